@@ -1,0 +1,1 @@
+"""Byte formats: one page per codec, and the golden vectors."""

@@ -1,0 +1,1 @@
+"""Implementations of codecs: `<codec>_triton.py`, `<codec>_vector.py`, `<codec>_native.py`."""

@@ -1,0 +1,203 @@
+"""split: exponents by rANS, sign and mantissa as they are. Lossless, after ZipNN and DietGPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvcodec import rans
+from kvcodec.bits import (
+    U8,
+    FloatFormat,
+    UInt,
+    from_bits,
+    join_fields,
+    pack_plane,
+    plane_widths,
+    split_fields,
+    to_bits,
+    unpack_plane,
+)
+from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.codec import Codec
+from kvcodec.errors import CorruptDataError
+from kvcodec.registry import register
+from kvcodec.row import Row, Section, align, read_rows, row_layout, write_row
+
+RAW, CODED = 0, 1
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Split(Codec):
+    """Entropy-code the exponents of a block, keep sign and mantissa.
+
+    Exponents of a KV cache cluster in a dozen values: about 2.8 of 8 bits in bf16. Signs and
+    mantissas are noise, so they are stored as they are. One sparse table per block. A block that
+    would grow is kept raw.
+
+    Cost: about 10.8 bits per bf16 element. Source: ZipNN, arXiv:2411.05239; interleaved lanes and
+    16-bit words after DietGPU; differs: raw payload seeds the states. Format: formats/split.md.
+    """
+
+    name = "split"
+    lossless = True
+    stream_ordered = True
+    idempotent = True
+    source = "ZipNN, arXiv:2411.05239; DietGPU"
+    examples = ("split",)
+
+    def supports(self, spec: BlockSpec) -> str | None:
+        """Every type with an exponent field."""
+        if spec.format.exponent_bits == 0:
+            return f"{spec.format.name} elements have no exponent field; choose raw"
+        return None
+
+    def sections(self, spec: BlockSpec, mode: int) -> tuple[Section, ...]:
+        """Raw: the valid tokens' bytes. Coded: table, lane states, words, sign and mantissa."""
+        if mode == RAW:
+            return (Section("elements", "u1"),)
+        if mode == CODED:
+            return (
+                Section("table", "u1"),
+                Section("states", "<u4", (rans.num_lanes(spec.nbytes),)),
+                Section("words", "<u2"),
+                Section("raw", "u1"),
+            )
+        raise CorruptDataError(f"split: mode {mode}, wanted 0 or 1")
+
+    def max_nbytes(self, spec: BlockSpec) -> int:
+        """A raw row: 16 bytes of prefix and the block, padded."""
+        return row_layout(self.sections(spec, RAW), {"elements": spec.nbytes})[1]
+
+    def encode(
+        self,
+        blocks: torch.Tensor,
+        num_valid: torch.Tensor,
+        out: EncodedBlocks,
+        positions: torch.Tensor | None = None,
+    ) -> None:
+        """The smaller of the two modes; raw when they are equal."""
+        payload, spec = out.payload.numpy(), out.spec
+        for i, valid in enumerate(num_valid.tolist()):
+            bits = to_bits(blocks[i])[:valid].reshape(-1)
+            mode, parts = RAW, {"elements": bits.view(np.uint8)}
+            if bits.size:
+                coded = encode_parts(bits, spec)
+                counts = {name: part.size for name, part in coded.items()}
+                nbytes = row_layout(self.sections(spec, CODED), counts)[1]
+                if nbytes < align(4 + 4) + align(bits.nbytes):
+                    mode, parts = CODED, coded
+            out.nbytes[i] = write_row(payload[i], self.sections(spec, mode), mode, valid, parts)
+
+    def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
+        """Inverse of encode."""
+        spec = encoded.spec
+        blocks = np.zeros((len(encoded), spec.numel), f"u{spec.dtype.itemsize}")
+        for block, row in zip(blocks, read_rows(encoded), strict=True):
+            n = row.num_valid * spec.token_numel
+            if row.mode == CODED:
+                block[:n] = decode_parts(row, n, spec.format)
+            elif row.parts["elements"].size == n * spec.dtype.itemsize:
+                block[:n] = row.parts["elements"].view(blocks.dtype)
+            else:
+                raise CorruptDataError(f"split: raw part does not hold {n} elements")
+        return from_bits(blocks.reshape(-1, *spec.shape), spec.dtype)
+
+
+def encode_parts(bits: UInt, spec: BlockSpec) -> dict[str, UInt]:
+    """Parts of a coded row from the bit patterns [n] of its elements, n > 0."""
+    lanes = rans.num_lanes(spec.nbytes)
+    exponent, raw = split_fields(bits, spec.format)
+    freqs = rans.normalize(np.bincount(exponent, minlength=256))
+    grid = rans.to_grid(exponent, lanes, fill=-1)
+    live = grid >= 0
+    seeds, raw_part = pack_raw(raw, spec.format, lanes)
+    states, words = rans.encode(
+        np.where(live, freqs[grid], 0), np.where(live, rans.starts(freqs)[grid], 0), seeds
+    )
+    return {
+        "table": rans.pack_table(freqs),
+        "states": states.astype("<u4"),
+        "words": words.astype("<u2"),
+        "raw": raw_part,
+    }
+
+
+def decode_parts(row: Row, n: int, fmt: FloatFormat) -> UInt:
+    """Bit patterns [n] of a coded row."""
+    if n == 0:
+        raise CorruptDataError("split: a coded row without valid tokens")
+    parts = row.parts
+    lanes = parts["states"].size
+    freqs = rans.unpack_table(parts["table"])
+    decoder = rans.Decoder(parts["states"], parts["words"])
+    live = rans.to_grid(np.ones(n, np.int64), lanes, fill=0) == 1
+    grid = np.stack([decoder.step(freqs, step) for step in live])
+    exponent = rans.from_grid(grid, n)
+    if exponent.max() >> fmt.exponent_bits:
+        raise CorruptDataError(
+            f"split: exponent {exponent.max()} has over {fmt.exponent_bits} bits"
+        )
+    raw = unpack_raw(parts["raw"], decoder.finish(), n, fmt)
+    return join_fields(exponent.astype(np.uint8), raw, fmt)
+
+
+def seeded(fmt: FloatFormat) -> tuple[int, int]:
+    """Width of the first raw plane, and how many of a group's 4 fields ride in the seed."""
+    width = plane_widths(fmt.raw_bits)[0]
+    return width, min(rans.GROUP, 16 // width)
+
+
+def pack_raw(raw: UInt, fmt: FloatFormat, lanes: int) -> tuple[rans.Ints, U8]:
+    """Seeds [lanes] and the raw part from the sign-mantissa fields [n].
+
+    Fields are padded with zeros to whole groups of 4 and cut into planes of 8, 4, 2, 1 bits, low
+    bits first. In the first plane, the first fields of each lane's first group go to its seed.
+    """
+    groups = pad(raw.astype(np.int64), rans.GROUP).reshape(-1, rans.GROUP)
+    width, q = seeded(fmt)
+    first = groups & ((1 << width) - 1)
+    head = min(len(groups), lanes)
+    seeds = np.zeros(lanes, np.int64)
+    seeds[:head] = (first[:head, :q] << (width * np.arange(q))).sum(1)
+    values = [np.concatenate([first[:head, q:].reshape(-1), first[head:].reshape(-1)])]
+    shift = width
+    for w in plane_widths(fmt.raw_bits)[1:]:
+        values.append((groups.reshape(-1) >> shift) & ((1 << w) - 1))
+        shift += w
+    planes = zip(values, plane_widths(fmt.raw_bits), strict=True)
+    return seeds, np.concatenate([pack_plane(pad(v, 8 // w), w) for v, w in planes])
+
+
+def unpack_raw(part: U8, seeds: rans.Ints, n: int, fmt: FloatFormat) -> UInt:
+    """Inverse of `pack_raw`: the fields [n]."""
+    num_groups = -(-n // rans.GROUP)
+    width, q = seeded(fmt)
+    head = min(num_groups, seeds.size)
+    sizes = [num_groups * rans.GROUP] * len(plane_widths(fmt.raw_bits))
+    sizes[0] -= head * q
+    offset, shift = 0, 0
+    fields = np.zeros((num_groups, rans.GROUP), np.int64)
+    for i, (size, w) in enumerate(zip(sizes, plane_widths(fmt.raw_bits), strict=True)):
+        nbytes = -(-size * w // 8)
+        if offset + nbytes > part.size:
+            raise CorruptDataError(f"split: raw part of {part.size} bytes is too short")
+        plane = unpack_plane(part[offset : offset + nbytes], w)[:size].astype(np.int64)
+        if i == 0:
+            fields[:head, :q] = (seeds[:head, None] >> (width * np.arange(q))) & ((1 << width) - 1)
+            fields[:head, q:] = plane[: head * (rans.GROUP - q)].reshape(head, -1)
+            fields[head:] = plane[head * (rans.GROUP - q) :].reshape(-1, rans.GROUP)
+        else:
+            fields |= plane.reshape(fields.shape) << shift
+        offset, shift = offset + nbytes, shift + w
+    if offset != part.size:
+        raise CorruptDataError(f"split: raw part has {part.size} bytes, wanted {offset}")
+    return fields.reshape(-1)[:n].astype(f"u{fmt.itemsize}")
+
+
+def pad(values: rans.Ints, multiple: int) -> rans.Ints:
+    """Zeros appended up to a multiple."""
+    return np.pad(values, (0, -values.size % multiple))
