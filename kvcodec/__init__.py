@@ -4,6 +4,9 @@ from kvcodec.api import compress, decompress
 from kvcodec.block import BlockSpec, EncodedBlocks, concat, gather_rows
 from kvcodec.codec import Codec
 from kvcodec.errors import KVCodecError
+from kvcodec.frame import Frame, dumps, loads
+from kvcodec.heads import merge_heads, take_heads
+from kvcodec.identity import Identity
 from kvcodec.plan import Plan
 from kvcodec.registry import codec_from_config, codec_names, get_codec, register
 from kvcodec.row import Section
@@ -14,6 +17,8 @@ __all__ = [
     "BlockSpec",
     "Codec",
     "EncodedBlocks",
+    "Frame",
+    "Identity",
     "KVCodecError",
     "Plan",
     "Section",
@@ -22,7 +27,11 @@ __all__ = [
     "compress",
     "concat",
     "decompress",
+    "dumps",
     "gather_rows",
     "get_codec",
+    "loads",
+    "merge_heads",
     "register",
+    "take_heads",
 ]

@@ -90,7 +90,11 @@ class BlockSpec:
     def from_json(cls, data: dict[str, Any]) -> BlockSpec:
         """Inverse of `to_json`; raises InvalidInputError on anything else."""
         wanted = {"block_size", "num_kv_heads", "head_dim", "encoding"}
-        if not isinstance(data, dict) or set(data) != wanted or data["encoding"] not in DTYPES:
+        if (
+            not isinstance(data, dict)
+            or set(data) != wanted
+            or data["encoding"] not in list(DTYPES)
+        ):
             raise InvalidInputError(f"BlockSpec: got {data!r}, wanted the fields {sorted(wanted)}")
         sizes = (data["block_size"], data["num_kv_heads"], data["head_dim"])
         return cls(*sizes, DTYPES[data["encoding"]])

@@ -56,14 +56,14 @@ def check_num_valid(
     """num_valid as int32 [n] on the device, or None when every block is full."""
     if num_valid is None:
         return None
-    valid = _int_tensor(num_valid, "num_valid").to(torch.int32)
+    valid = _int_tensor(num_valid, "num_valid")
     if len(valid) != n:
         raise InvalidInputError(f"num_valid: {len(valid)} values for {n} blocks")
     if not valid.is_cuda and n and not 0 <= int(valid.min()) <= int(valid.max()) <= spec.block_size:
         raise InvalidInputError(
             f"num_valid: {int(valid.min())}..{int(valid.max())} leave 0..{spec.block_size}"
         )
-    return valid.to(device)
+    return valid.to(device=device, dtype=torch.int32)
 
 
 def check_out(

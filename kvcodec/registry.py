@@ -128,6 +128,22 @@ def _parse_value(text: str, hint: Any, what: str) -> Any:
     raise UnknownCodecError(f"{what}: {text!r} is not a {hint}")
 
 
+def _has_type(value: Any, hint: Any) -> bool:
+    """Whether a JSON value fits a dataclass field; lists stand for tuples, integers for floats."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(_has_type(value, option) for option in get_args(hint))
+    if get_origin(hint) is tuple:
+        item = get_args(hint)[0]
+        return isinstance(value, list | tuple) and all(_has_type(v, item) for v in value)
+    return type(value) in ((float, int) if hint is float else (hint,))  # a bool is no int
+
+
+@functools.cache
+def _hints(cls: type[Codec]) -> dict[str, Any]:
+    """Types of a codec's fields; resolving them takes longer than the rest of a frame's header."""
+    return get_type_hints(cls)
+
+
 def get_codec(spec: str | Codec) -> Codec:
     """Codec from a spec string: `split`, `fp8:dtype=e5m2,scale=head`, `split@1`, or a preset.
 
@@ -145,7 +161,7 @@ def get_codec(spec: str | Codec) -> Codec:
     if version and not version.isdigit():
         raise UnknownCodecError(f"codec {spec!r}: version {version!r} is not a number")
     cls = codec_class(name, int(version) if version else None)
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     known = [f.name for f in fields(cls)]
     params: dict[str, Any] = {}
     for item in filter(None, tail.split(",")):
@@ -192,9 +208,12 @@ def codec_from_config(config: dict[str, Any]) -> Codec:
             f"codec {cls.name!r}: parameters {sorted(params)}, wanted "
             f"{sorted(f.name for f in fields(cls))}"
         )
+    for key, hint in _hints(cls).items():
+        if key in params and not _has_type(params[key], hint):
+            raise UnknownCodecError(f"codec {cls.name!r}: {key}={params[key]!r} is not a {hint}")
     try:
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in params.items()})
-    except (TypeError, InvalidInputError) as error:
+    except (TypeError, OverflowError, InvalidInputError) as error:
         raise UnknownCodecError(f"codec {cls.name!r}: {error}") from error
 
 

@@ -20,6 +20,7 @@ TARGETS = {"e4m3": FORMATS[torch.float8_e4m3fn], "e5m2": FORMATS[torch.float8_e5
 # axes of [block_size, num_kv_heads, head_dim] that share one scale
 SHARED_AXES = {"token_head": (2,), "head": (0, 2), "block": (0, 1, 2)}
 MIN_SCALE = 2.0**-100  # keeps x / scale away from overflow and the scale itself normal
+MAX_SCALE = 2.0**100
 SOURCES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -71,7 +72,7 @@ class Fp8(Codec):
         if self.given and self.scale == "block" and len(self.given) != 1:
             raise InvalidInputError(f"fp8: scale=block takes 1 given scale, got {len(self.given)}")
         for value in self.given:
-            if not (math.isfinite(value) and MIN_SCALE <= value <= 1 / MIN_SCALE):
+            if not (math.isfinite(value) and MIN_SCALE <= value <= MAX_SCALE):
                 raise InvalidInputError(
                     f"fp8: given scale {value} is not in [2^-100, 2^100]; scales are positive"
                 )
@@ -88,6 +89,10 @@ class Fp8(Codec):
         if self.scale == "head" and self.given and len(self.given) != spec.num_kv_heads:
             return f"{len(self.given)} given scales for {spec.num_kv_heads} heads"
         return None
+
+    def head_params(self) -> tuple[str, ...]:
+        """Given scales of heads."""
+        return ("given",) if self.given and self.scale == "head" else ()
 
     def scale_shape(self, spec: BlockSpec) -> tuple[int, int, int]:
         """Scales of a block with the shared axes kept at size 1."""
@@ -125,7 +130,7 @@ class Fp8(Codec):
             scales = self.given_scales(spec) if self.given else self.measure(x)
             codes = exact.narrow(exact.div(x, scales), self.target)
             codes[valid:] = 0
-            if scales.shape[0] > 1:
+            if self.scale == "token_head":
                 scales[valid:] = 0
             parts = {"codes": codes, "scales": scales}
             out.nbytes[i] = write_row(payload[i], sections, 0, valid, parts)

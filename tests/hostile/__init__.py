@@ -1,0 +1,1 @@
+"""Inputs made to break readers, and an independent writer of frames to make them with."""
