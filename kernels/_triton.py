@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import triton
+
+if TYPE_CHECKING:
+    from kvcodec.block import EncodedBlocks
 
 
 def interpreted() -> bool:
@@ -19,13 +25,32 @@ def no_workspace(codec: object, spec: object, num_blocks: int) -> int:
     return 0
 
 
+@contextmanager
+def _launching(cache: torch.Tensor) -> Iterator[None]:
+    """Launch on the cache's device, whichever is current; overflow is arithmetic, not a warning."""
+    with torch.cuda.device_of(cache), np.errstate(all="ignore"):  # type: ignore[no-untyped-call]
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """compress, decompress and workspace_nbytes of one codec; see `registry.Kernel`."""
+    """Launchers with the arguments of `registry.Kernel`, made current on the cache's device."""
 
-    compress: Callable[..., None]
-    decompress: Callable[..., None]
+    launch_compress: Callable[..., None]
+    launch_decompress: Callable[..., None]
     workspace_nbytes: Callable[..., int] = no_workspace
+
+    def compress(self, cache: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        """See `Codec.compress`."""
+        with _launching(cache):
+            self.launch_compress(cache, *args, **kwargs)
+
+    def decompress(
+        self, encoded: EncodedBlocks, cache: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> None:
+        """See `Codec.decompress`."""
+        with _launching(cache):
+            self.launch_decompress(encoded, cache, *args, **kwargs)
 
     def unavailable(self, device: torch.device) -> str | None:
         """CPU tensors need the interpreter."""

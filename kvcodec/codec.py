@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -19,11 +18,6 @@ from kvcodec.row import Section
 Kind = Literal["key", "value"]
 
 IntArray = Sequence[int] | torch.Tensor
-
-
-def _device_of(cache: torch.Tensor) -> AbstractContextManager[object]:
-    """Launches go to the cache's device, whatever device is current."""
-    return torch.cuda.device(cache.device) if cache.is_cuda else nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +143,10 @@ class Codec(ABC):
             out = EncodedBlocks.empty(self, spec, len(ids), cache.device)
         check_out(out, self, spec, len(ids), cache.device)
         if len(ids):
-            with _device_of(cache):
-                kernel.compress(
-                    cache, ids, valid, out,
-                    positions=where, workspace=workspace, num_threads=num_threads,
-                )  # fmt: skip
+            kernel.compress(
+                cache, ids, valid, out,
+                positions=where, workspace=workspace, num_threads=num_threads,
+            )  # fmt: skip
         return out
 
     def decompress(
@@ -188,11 +181,10 @@ class Codec(ABC):
         where = self._check_positions(positions, len(ids), cache.device)
         kernel = registry.find_kernel(self, impl, cache.device)
         if len(ids):
-            with _device_of(cache):
-                kernel.decompress(
-                    encoded, cache, ids,
-                    positions=where, workspace=workspace, num_threads=num_threads,
-                )  # fmt: skip
+            kernel.decompress(
+                encoded, cache, ids,
+                positions=where, workspace=workspace, num_threads=num_threads,
+            )  # fmt: skip
         if not cache.is_cuda:
             return None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]

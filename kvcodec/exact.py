@@ -64,7 +64,8 @@ def widen(bits: UInt, fmt: FloatFormat) -> F32:
     else:
         normal = (magnitude << np.uint32(23 - m)) + np.uint32((127 - codes.bias) << 23)
         step = np.float32(2.0 ** (1 - codes.bias - m))
-        tiny = mul(magnitude.astype(np.float32), step).view(np.uint32)
+        small = magnitude.astype(np.float32)  # exact: integers below 2^16
+        tiny = mul(small, step).view(np.uint32)
         value = np.where(magnitude < 1 << m, tiny, normal)
     top = codes.max if codes.inf is None else codes.inf
     if codes.inf is not None:

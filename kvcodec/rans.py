@@ -33,19 +33,19 @@ def normalize(counts: Ints) -> Ints:
     Round half up, then give or take what is left one unit at a time to or from the largest
     frequency, the lowest symbol among equals. All zeros stay zeros.
     """
-    total = int(counts.sum())
+    total = int(counts.sum())  # exact: integers
     if total == 0:
         return np.zeros_like(counts)
     freqs = (counts * TOTAL + total // 2) // total
     freqs[(counts > 0) & (freqs == 0)] = 1
-    while (left := TOTAL - int(freqs.sum())) != 0:
+    while (left := TOTAL - int(freqs.sum())) != 0:  # exact: integers
         freqs[np.argmax(freqs)] += left if left > 0 else -1
     return freqs
 
 
 def starts(freqs: Ints) -> Ints:
     """First slot of each symbol: the frequencies of the symbols before it."""
-    return np.cumsum(freqs) - freqs
+    return np.cumsum(freqs) - freqs  # exact: integers
 
 
 def pack_table(freqs: Ints) -> U8:
@@ -63,7 +63,8 @@ def unpack_table(data: U8) -> Ints:
         raise CorruptDataError(f"symbol table of {data.size} bytes, wanted 3 to 768 in threes")
     symbols = data[2 * k :].astype(np.int64)
     freqs[symbols] = np.frombuffer(data[: 2 * k].tobytes(), "<u2")
-    if (np.diff(symbols) <= 0).any() or (freqs[symbols] == 0).any() or freqs.sum() != TOTAL:
+    total = int(freqs.sum())  # exact: integers
+    if (np.diff(symbols) <= 0).any() or (freqs[symbols] == 0).any() or total != TOTAL:
         raise CorruptDataError(
             "symbol table: symbols do not ascend or frequencies do not sum to 4096"
         )
@@ -123,7 +124,7 @@ class Decoder:
         coded = freqs[symbol] * (self.state >> PROB_BITS) + slot - starts(freqs)[symbol]
         self.state = np.where(live, coded, self.state)
         need = self.state < LOWER
-        count = int(need.sum())
+        count = int(need.sum())  # exact: integers
         if self.read + count > self.words.size:
             raise CorruptDataError(f"rANS: the stream of {self.words.size} words is cut")
         self.state[need] = self.state[need] << 16 | self.words[self.read : self.read + count]

@@ -1,0 +1,175 @@
+"""The three kernels that decode split rows: expand the tables, decode, fill in the rest."""
+
+# mypy: disable-error-code="no-untyped-def,misc,untyped-decorator"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kvcodec.kernels._bits_triton import (
+    join4,
+    join_fields,
+    load_fields,
+    plane_nbytes,
+    raw_nbytes,
+)
+from kvcodec.kernels._rans_triton import decode_step, write_slots
+from kvcodec.kernels._rows_triton import align16, block_offset
+
+
+@triton.jit
+def read_prefix(
+    row_ptr, nbytes, row_nbytes,
+    T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
+    W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Mode, valid elements, table entries and words of a row; mode -1 and no elements if damaged.
+
+    Mode 0 or 1 promises that the parts have their sizes and tile the row, inside its slot.
+    """
+    head_ptr = row_ptr.to(tl.pointer_type(tl.uint32))
+    head = tl.load(head_ptr)
+    mode = (head & 0xFFFF).to(tl.int32)  # with the reserved byte, which is zero
+    valid = (head >> 16).to(tl.int32)
+    n = tl.minimum(valid, T) * (H * D)
+    count0 = tl.load(head_ptr + 1).to(tl.int64)
+    count1 = tl.load(head_ptr + 2).to(tl.int64)
+    count2 = tl.load(head_ptr + 3).to(tl.int64)
+    plain = (count0 == n * ((1 + E + M) // 8)) & (nbytes == 16 + align16(count0))
+    coded = (n > 0) & (count0 > 0) & (count0 <= 768) & (count0 % 3 == 0)
+    coded = coded & (count2 == raw_nbytes(n, Q, W0, W1, W2, LANES))
+    parts = align16(count0) + 4 * LANES + align16(2 * count1) + align16(count2)
+    coded = coded & (nbytes == 16 + parts)
+    sound = ((mode == 0) & plain) | ((mode == 1) & coded)
+    sound = sound & (nbytes >= 16) & (nbytes <= row_nbytes) & (valid <= T)
+    mode = tl.where(sound, mode, -1)
+    n = tl.where(sound, n, 0)
+    return mode, n, (count0 // 3).to(tl.int32), count1.to(tl.int32)
+
+
+@triton.jit
+def slots_kernel(
+    rows_ptr,  # uint8 [n, row_nbytes], 16-byte aligned
+    nbytes_ptr,  # int32 [n], strided
+    slots_ptr,  # uint32 [n, 4096]
+    stride_row, stride_nbytes, row_nbytes,
+    T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
+    W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Decoding table of one coded row. Reads the row's table, writes 16 KiB."""
+    row = tl.program_id(0).to(tl.int64)
+    row_ptr = rows_ptr + row * stride_row
+    mode, _, num_symbols, _ = read_prefix(
+        row_ptr, tl.load(nbytes_ptr + row * stride_nbytes), row_nbytes,
+        T, H, D, E, M, W0, W1, W2, Q, LANES,
+    )  # fmt: skip
+    if mode == 1:
+        write_slots(slots_ptr + row * 4096, row_ptr + 16, num_symbols)
+
+
+@triton.jit
+def load_raw(
+    raw_ptr,  # uint8, the raw part of a row of n elements
+    first, element,  # int32: an element's field in the first plane, and in the others
+    in_first, in_rest,  # which of them to load
+    n,
+    W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Sign-mantissa fields, uint32; bits of planes that are not loaded are zero."""
+    raw = load_fields(raw_ptr, first, in_first, W0)
+    if W1 > 0:
+        raw_ptr += plane_nbytes(n, Q, W0, LANES)
+        raw = raw | load_fields(raw_ptr, element, in_rest, W1) << W0
+        if W2 > 0:
+            raw_ptr += plane_nbytes(n, 0, W1, LANES)
+            raw = raw | load_fields(raw_ptr, element, in_rest, W2) << (W0 + W1)
+    return raw
+
+
+@triton.jit
+def decode_kernel(
+    rows_ptr, nbytes_ptr, slots_ptr,  # as slots_kernel
+    cache_ptr,  # intW [num_blocks, T, H, D], any strides
+    ids_ptr,  # int64 [n]
+    stride_row, stride_nbytes, row_nbytes, stride_block, stride_token, stride_head, stride_dim,
+    T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
+    W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Valid elements of one coded row. Reads the row and its slots, writes the elements once."""
+    row = tl.program_id(0).to(tl.int64)
+    row_ptr = rows_ptr + row * stride_row
+    mode, n, num_symbols, num_words = read_prefix(
+        row_ptr, tl.load(nbytes_ptr + row * stride_nbytes), row_nbytes,
+        T, H, D, E, M, W0, W1, W2, Q, LANES,
+    )  # fmt: skip
+    if mode == 1:
+        cache_ptr += tl.load(ids_ptr + row) * stride_block
+        slots_ptr += row * 4096
+        lane = tl.arange(0, LANES)
+        head = tl.arange(0, 4 * LANES)  # elements of round 0
+        states_at = 16 + align16(3 * num_symbols)
+        words_at = states_at + 4 * LANES
+        raw_ptr = row_ptr + words_at + align16(2 * num_words)
+        words_ptr = (row_ptr + words_at).to(tl.pointer_type(tl.uint16))
+        state = tl.load((row_ptr + states_at).to(tl.pointer_type(tl.uint32)) + lane)
+        read = 0
+
+        # Round 0 lacks the fields that the last states carry: its exponents wait in registers.
+        at = 4 * lane
+        a, state, read = decode_step(state, at < n, slots_ptr, words_ptr, read, num_words)
+        b, state, read = decode_step(state, at + 1 < n, slots_ptr, words_ptr, read, num_words)
+        c, state, read = decode_step(state, at + 2 < n, slots_ptr, words_ptr, read, num_words)
+        d, state, read = decode_step(state, at + 3 < n, slots_ptr, words_ptr, read, num_words)
+        waiting = join4(a, b, c, d, LANES)
+        begin = 4 * LANES
+        while begin < n:
+            at = begin + 4 * lane
+            element = begin + head
+            live = element < n
+            raw = load_raw(
+                raw_ptr, element - Q * LANES, element, live, live, n, W0, W1, W2, Q, LANES
+            )
+            a, state, read = decode_step(state, at < n, slots_ptr, words_ptr, read, num_words)
+            b, state, read = decode_step(state, at + 1 < n, slots_ptr, words_ptr, read, num_words)
+            c, state, read = decode_step(state, at + 2 < n, slots_ptr, words_ptr, read, num_words)
+            d, state, read = decode_step(state, at + 3 < n, slots_ptr, words_ptr, read, num_words)
+            bits = join_fields(join4(a, b, c, d, LANES), raw, E, M)
+            offset = block_offset(element, stride_token, stride_head, stride_dim, H, D)
+            tl.store(cache_ptr + offset, bits.to(cache_ptr.dtype.element_ty), mask=live)
+            begin += 4 * LANES
+
+        live = head < n
+        column = head % 4
+        first = head // 4 * (4 - Q) + column - Q
+        raw = load_raw(raw_ptr, first, head, live & (column >= Q), live, n, W0, W1, W2, Q, LANES)
+        seed = state & 0xFFFF
+        seed = join4(seed, seed >> W0, seed >> (2 * W0), seed >> (3 * W0), LANES)
+        raw = raw | tl.where(column < Q, seed & ((1 << W0) - 1), 0)
+        offset = block_offset(head, stride_token, stride_head, stride_dim, H, D)
+        bits = join_fields(waiting, raw, E, M)
+        tl.store(cache_ptr + offset, bits.to(cache_ptr.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def fill_kernel(
+    rows_ptr, nbytes_ptr,  # as slots_kernel
+    cache_ptr, ids_ptr,  # as decode_kernel
+    stride_row, stride_nbytes, row_nbytes, stride_block, stride_token, stride_head, stride_dim,
+    T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
+    W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """One tile of what decode_kernel leaves: the elements of raw rows, zeros in unused slots."""
+    row = tl.program_id(0).to(tl.int64)
+    row_ptr = rows_ptr + row * stride_row
+    mode, n, _, _ = read_prefix(
+        row_ptr, tl.load(nbytes_ptr + row * stride_nbytes), row_nbytes,
+        T, H, D, E, M, W0, W1, W2, Q, LANES,
+    )  # fmt: skip
+    at = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    elements_ptr = (row_ptr + 16).to(tl.pointer_type(cache_ptr.dtype.element_ty))
+    elements = tl.load(elements_ptr + at, mask=(at < n) & (mode == 0), other=0)
+    cache_ptr += tl.load(ids_ptr + row) * stride_block
+    offset = block_offset(at, stride_token, stride_head, stride_dim, H, D)
+    left = (at >= n) | (mode == 0)
+    tl.store(cache_ptr + offset, elements, mask=left & (at < T * H * D))

@@ -1,0 +1,132 @@
+"""split without a compiler: numpy over all rows of a batch at once. Bytes of the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from kvcodec import rans
+from kvcodec.bits import UInt, from_bits, join_fields, split_fields, to_bits
+from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.codecs.split import CODED, RAW
+from kvcodec.errors import CorruptDataError
+from kvcodec.kernels import _rans_vector
+from kvcodec.kernels._bits_vector import pack_raw, plane_nbytes, unpack_raw
+from kvcodec.kernels._dense import DenseKernel
+from kvcodec.row import Row, align, read_rows, row_layout, write_row
+
+
+def encode(
+    blocks: torch.Tensor,
+    num_valid: torch.Tensor,
+    out: EncodedBlocks,
+    positions: torch.Tensor | None = None,
+) -> None:
+    """See `Codec.encode`."""
+    spec, payload = out.spec, out.payload.numpy()
+    sections = [out.codec.sections(spec, mode) for mode in (RAW, CODED)]
+    bits = to_bits(blocks).reshape(len(blocks), -1)
+    valid = num_valid.tolist()
+    coded: dict[int, dict[str, UInt]] = {}
+    filled = [i for i, v in enumerate(valid) if v > 0]
+    for rows in chunks(filled, spec):
+        sizes = np.array([valid[i] for i in rows]) * spec.token_numel
+        coded.update(zip(rows, encode_parts(bits, rows, sizes, spec), strict=True))
+    for i, v in enumerate(valid):
+        elements = bits[i, : v * spec.token_numel].view(np.uint8)
+        mode, parts = RAW, {"elements": elements}
+        if v:
+            counts = {name: part.size for name, part in coded[i].items()}
+            nbytes = row_layout(sections[CODED], counts)[1]
+            if nbytes < align(4 + 4) + align(elements.size):
+                mode, parts = CODED, coded[i]
+        out.nbytes[i] = write_row(payload[i], sections[mode], mode, v, parts)
+
+
+def decode(encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
+    """See `Codec.decode`."""
+    spec = encoded.spec
+    rows = read_rows(encoded)
+    bits = np.zeros((len(rows), spec.numel), f"u{spec.dtype.itemsize}")
+    for i, row in enumerate(rows):
+        n = row.num_valid * spec.token_numel
+        if row.mode == RAW:
+            if row.parts["elements"].size != n * spec.dtype.itemsize:
+                raise CorruptDataError(f"split: raw part does not hold {n} elements")
+            bits[i, :n] = row.parts["elements"].view(bits.dtype)
+    for some in chunks([i for i, row in enumerate(rows) if row.mode == CODED], spec):
+        bits[some] = decode_parts([rows[i] for i in some], spec)
+    return from_bits(bits.reshape(-1, *spec.shape), spec.dtype)
+
+
+def chunks(rows: list[int], spec: BlockSpec) -> list[list[int]]:
+    """Rows in runs that the coder takes together."""
+    step = _rans_vector.MAX_STATES // rans.num_lanes(spec.nbytes)
+    return [rows[i : i + step] for i in range(0, len(rows), step)]
+
+
+def padded_numel(spec: BlockSpec) -> int:
+    """Elements of a block, rounded up to whole rounds of all lanes."""
+    unit = rans.GROUP * rans.num_lanes(spec.nbytes)
+    return -(-spec.numel // unit) * unit
+
+
+def encode_parts(
+    bits: UInt, rows: list[int], sizes: rans.Ints, spec: BlockSpec
+) -> list[dict[str, UInt]]:
+    """Parts of the coded rows of `bits[rows]`; sizes [n]: elements of each, not zero."""
+    lanes = rans.num_lanes(spec.nbytes)
+    elements = np.zeros((len(rows), padded_numel(spec)), bits.dtype)
+    for element, i, n in zip(elements, rows, sizes, strict=True):
+        element[:n] = bits[i, :n]
+    exponent, raw = split_fields(elements, spec.format)
+    counts = [np.bincount(e[:n], minlength=256) for e, n in zip(exponent, sizes, strict=True)]
+    freqs = _rans_vector.normalize(np.stack(counts))
+    seeds, planes = pack_raw(raw, spec.format, lanes)
+    states, words = _rans_vector.encode(exponent, sizes, freqs, seeds)
+    parts: list[dict[str, UInt]] = []
+    for i, n in enumerate(sizes.tolist()):
+        cuts = plane_nbytes(n, spec.format, lanes)
+        raw_part = [plane[i, :size] for plane, size in zip(planes, cuts, strict=True)]
+        table = rans.pack_table(freqs[i])
+        parts.append(
+            {
+                "table": table,
+                "states": states[i],
+                "words": words[i],
+                "raw": np.concatenate(raw_part),
+            }
+        )
+    return parts
+
+
+def decode_parts(rows: list[Row], spec: BlockSpec) -> UInt:
+    """Bit patterns [n, numel] of coded rows, zeros past their valid tokens."""
+    fmt = spec.format
+    lanes, size = rans.num_lanes(spec.nbytes), padded_numel(spec)
+    sizes = np.array([row.num_valid for row in rows]) * spec.token_numel
+    if not sizes.all():
+        raise CorruptDataError("split: a coded row without valid tokens")
+    planes = [np.zeros((len(rows), n), np.uint8) for n in plane_nbytes(size, fmt, lanes)]
+    for i, row in enumerate(rows):
+        cuts = plane_nbytes(int(sizes[i]), fmt, lanes)
+        part = row.parts["raw"]
+        if part.size != sum(cuts):
+            raise CorruptDataError(f"split: raw part has {part.size} bytes, wanted {sum(cuts)}")
+        for plane, begin, cut in zip(planes, np.cumsum(cuts) - cuts, cuts, strict=True):
+            plane[i, :cut] = part[begin : begin + cut]
+    exponent, seeds = _rans_vector.decode(
+        np.stack([rans.unpack_table(row.parts["table"]) for row in rows]),
+        np.stack([row.parts["states"] for row in rows]),
+        [row.parts["words"] for row in rows],
+        sizes,
+        size,
+    )
+    if exponent.max() >> fmt.exponent_bits:
+        raise CorruptDataError(f"split: an exponent has over {fmt.exponent_bits} bits")
+    bits = join_fields(exponent, unpack_raw(planes, seeds, fmt), fmt)[:, : spec.numel]
+    bits[np.arange(spec.numel) >= sizes[:, None]] = 0
+    return bits
+
+
+KERNEL = DenseKernel(encode, decode)

@@ -1,0 +1,145 @@
+"""Named boundary tables. Every codec and implementation runs the rows that concern it.
+
+A value that was once converted wrongly, here or elsewhere, becomes a row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvcodec import BlockSpec
+
+INF = float("inf")
+UP, DOWN = 1 + 2.0**-23, 1 - 2.0**-24  # one fp32 step away from a power of two
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """An fp32 value under scale 1, and the values it becomes; the same with a minus sign."""
+
+    name: str
+    value: float
+    e4m3: float
+    e5m2: float
+
+
+CASTS = (
+    Cast("zero", 0.0, 0.0, 0.0),
+    Cast("one", 1.0, 1.0, 1.0),
+    Cast("a_detour_through_fp16_would_round_down", 400.2, 416.0, 384.0),
+    Cast("a_detour_through_fp16_would_make_a_tie", 1.0625001, 1.125, 1.0),
+    Cast("tie_goes_down_to_even", 1.0625, 1.0, 1.0),
+    Cast("tie_goes_up_to_even", 1.1875, 1.25, 1.25),
+    Cast("tie_carries_into_the_exponent", 1.9375, 2.0, 2.0),
+    Cast("tie_of_e5m2_goes_down_to_even", 1.125, 1.125, 1.0),
+    Cast("tie_of_e5m2_goes_up_to_even", 1.375, 1.375, 1.5),
+    Cast("tie_of_e5m2_carries", 1.875, 1.875, 2.0),
+    Cast("tie_below_the_largest_e4m3", 432.0, 448.0, 448.0),
+    Cast("largest_e4m3", 448.0, 448.0, 448.0),
+    Cast("past_the_largest_e4m3", 449.0, 448.0, 448.0),
+    Cast("tie_with_the_e4m3_that_is_nan", 464.0, 448.0, 448.0),
+    Cast("nearer_to_the_e4m3_that_is_nan", 465.0, 448.0, 448.0),
+    Cast("the_e4m3_that_is_nan", 480.0, 448.0, 512.0),
+    Cast("largest_e5m2", 57344.0, 448.0, 57344.0),
+    Cast("below_the_tie_with_infinity", 61439.0, 448.0, 57344.0),
+    Cast("tie_with_infinity", 61440.0, 448.0, 57344.0),
+    Cast("infinity_of_e5m2", 65536.0, 448.0, 57344.0),
+    Cast("large", 1e30, 448.0, 57344.0),
+    Cast("largest_fp32", float(np.finfo(np.float32).max), 448.0, 57344.0),
+    Cast("infinity", INF, 448.0, 57344.0),
+    Cast("smallest_normal_e4m3", 2.0**-6, 2.0**-6, 2.0**-6),
+    Cast("rounds_up_to_normal_e4m3", 15 * 2.0**-10, 2.0**-6, 2.0**-6),
+    Cast("largest_subnormal_e4m3", 7 * 2.0**-9, 7 * 2.0**-9, 7 * 2.0**-9),
+    Cast("tie_of_subnormals_goes_down", 5 * 2.0**-10, 2.0**-8, 5 * 2.0**-10),
+    Cast("tie_of_subnormals_goes_up", 3 * 2.0**-10, 2.0**-8, 3 * 2.0**-10),
+    Cast("smallest_subnormal_e4m3", 2.0**-9, 2.0**-9, 2.0**-9),
+    Cast("half_of_it_is_a_tie_with_zero", 2.0**-10, 0.0, 2.0**-10),
+    Cast("above_half_of_it", 2.0**-10 * UP, 2.0**-9, 2.0**-10),
+    Cast("below_half_of_it", 2.0**-10 * DOWN, 0.0, 2.0**-10),
+    Cast("smallest_normal_e5m2", 2.0**-14, 0.0, 2.0**-14),
+    Cast("rounds_up_to_normal_e5m2", 7 * 2.0**-17, 0.0, 2.0**-14),
+    Cast("smallest_subnormal_e5m2", 2.0**-16, 0.0, 2.0**-16),
+    Cast("half_of_it_is_a_tie_with_zero_too", 2.0**-17, 0.0, 0.0),
+    Cast("above_half_of_that", 2.0**-17 * UP, 0.0, 2.0**-16),
+    Cast("smallest_normal_fp32", 2.0**-126, 0.0, 0.0),
+    Cast("smallest_subnormal_fp32", 2.0**-149, 0.0, 0.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A code's value and a scale, and the element they decode to in each type."""
+
+    name: str
+    value: float
+    scale: float
+    bf16: float
+    fp16: float
+    fp32: float
+
+
+BF16, FP16, FP32 = (
+    float(torch.finfo(dtype).max) for dtype in (torch.bfloat16, torch.float16, torch.float32)
+)
+STORES = (
+    Store("exact", 1.5, 0.5, 0.75, 0.75, 0.75),
+    Store("zero_keeps_its_sign", -0.0, 3.0, -0.0, -0.0, -0.0),
+    Store("fp16_saturates", 448.0, 1000.0, 448512.0, FP16, 448000.0),
+    Store("fp16_saturates_at_its_tie_with_infinity", 1.0, 65520.0, 65536.0, FP16, 65520.0),
+    Store("all_saturate", 448.0, 2.0**120, BF16, FP16, FP32),
+    Store("bf16_saturates_where_fp32_does_not", 1.0, FP32, BF16, FP16, FP32),
+    Store("fp16_subnormal", 0.5, 2.0**-23, 2.0**-24, 2.0**-24, 2.0**-24),
+    Store("half_of_an_fp16_subnormal", 0.5, 2.0**-24, 2.0**-25, 0.0, 2.0**-25),
+    Store("above_half_of_it", 0.5625, 2.0**-24, 9 * 2.0**-28, 2.0**-24, 9 * 2.0**-28),
+    # 1.75 * scale is just above the tie 257/256, its fp32 is the tie: two roundings by definition
+    Store("rounds_to_fp32_first", 1.75, 0.5736607313156128, 1.0, 1 + 2.0**-8, 1 + 2.0**-8),
+    Store("fp32_subnormal", 2.0**-6, 2.0**-126, 2.0**-132, 0.0, 2.0**-132),
+)
+
+
+def _normal(spec: BlockSpec) -> np.ndarray:
+    return np.random.default_rng(7).standard_normal(spec.shape)
+
+
+def _with(spec: BlockSpec, where: tuple, value: object) -> np.ndarray:
+    x = _normal(spec)
+    x[where] = value
+    return x
+
+
+def _amax(spec: BlockSpec, amax: float) -> np.ndarray:
+    x = _normal(spec)
+    return x / np.abs(x).max() * amax
+
+
+def _outlier_channels(spec: BlockSpec) -> np.ndarray:
+    """Keys of models with a bias on them: a few channels 100 to 1000 times larger."""
+    x = _normal(spec)
+    x[..., :: max(1, spec.head_dim // 3)] *= np.geomspace(100, 1000, spec.block_size)[:, None, None]
+    return x
+
+
+# Blocks that break scales. Name -> finite values [block_size, num_kv_heads, head_dim], or specials.
+BLOCKS: dict[str, Callable[[BlockSpec], np.ndarray]] = {
+    "zero_block": lambda spec: np.zeros(spec.shape),
+    "negative_zero_block": lambda spec: -np.zeros(spec.shape),
+    "zero_token": lambda spec: _with(spec, (0,), 0),
+    "zero_head": lambda spec: _with(spec, (slice(None), 0), 0),
+    "zero_channel": lambda spec: _with(spec, (..., 0), 0),
+    "one_value_left": lambda spec: _with(spec, (..., slice(1, None)), 0),
+    "amax_1e_30": lambda spec: _amax(spec, 1e-30),
+    "amax_1e_7": lambda spec: _amax(spec, 1e-7),
+    "amax_subnormal": lambda spec: _amax(spec, 2.0**-130),
+    "amax_largest": lambda spec: _amax(spec, float(torch.finfo(spec.dtype).max)),
+    "outlier_channels": _outlier_channels,
+    "one_nan": lambda spec: _with(spec, (0, 0, 0), np.nan),
+    "nan_head": lambda spec: _with(spec, (slice(None), 0), np.nan),
+    "infinities": lambda spec: _with(spec, (0, 0), INF) * np.where(_normal(spec) < 0, -1, 1),
+}
+
+
+def make(name: str, spec: BlockSpec) -> torch.Tensor:
+    """Block of BLOCKS in the spec's element type."""
+    return torch.from_numpy(BLOCKS[name](spec)).to(spec.dtype)
