@@ -1,0 +1,1 @@
+"""What a codec costs a language model: perplexity and divergence through a compressed cache."""
