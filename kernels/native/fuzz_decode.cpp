@@ -1,0 +1,280 @@
+// Differential fuzzing of the native kernels, without Python: every instruction set must write the
+// same rows, read them back, and agree on damaged rows, whose blocks must stay as they were. Rows
+// and caches are exact allocations, so that a sanitizer sees any access outside them.
+//
+//   g++ -std=c++17 -O1 -g -ffp-contract=off -fsanitize=address,undefined -fno-sanitize-recover=all
+//       -DKV_EMULATE_AVX512 -pthread kernels/native/{fuzz_decode,raw,fp8,rans}.cpp
+//       kernels/native/{split,isa}*.cpp -o /tmp/fuzz && /tmp/fuzz 20000 1
+//
+// Arguments: blocks to try, seed. The generator is fixed: the same arguments do the same.
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "call.h"
+
+using namespace kv;
+
+namespace {
+
+struct Random {
+  u64 state;
+  u64 next() {
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return state * 0x2545F4914F6CDD1Du;
+  }
+  i64 below(i64 n) { return static_cast<i64>(next() >> 33) % n; }
+  i64 between(i64 low, i64 high) { return low + below(high - low + 1); }
+};
+
+using Buffer = std::unique_ptr<u8[]>;
+
+Buffer make_buffer(i64 nbytes, u8 fill) {
+  Buffer buffer(new u8[static_cast<std::size_t>(nbytes)]);
+  std::memset(buffer.get(), fill, static_cast<std::size_t>(nbytes));
+  return buffer;
+}
+
+bool equal(const Buffer& a, const Buffer& b, i64 nbytes) {
+  return std::memcmp(a.get(), b.get(), static_cast<std::size_t>(nbytes)) == 0;
+}
+
+constexpr i64 kItemsizes[kNumFormats] = {2, 2, 4, 1, 1};
+constexpr int kExponentShift[kNumFormats] = {7, 10, 23, 3, 2};
+
+// A codec and what it was given.
+struct Codec {
+  int kind;  // 0 raw, 1 split, 2 fp8
+  Format format;
+  Fp8 fp8;
+
+  void compress(const Call& call) const {
+    if (kind == 0) raw_compress(call);
+    if (kind == 1) split_compress(call, format);
+    if (kind == 2) fp8_compress(call, fp8);
+  }
+  i64 decompress(const Call& call) const {
+    if (kind == 0) return raw_decompress(call);
+    return kind == 1 ? split_decompress(call, format) : fp8_decompress(call, fp8);
+  }
+  i64 scratch(const Plane& plane, i64 n) const {
+    const i64 one = split_compress_scratch(plane, 1), all = split_decompress_scratch(plane, n);
+    return (one > all ? one : all) + fp8_scratch(plane, 1);
+  }
+};
+
+// Elements whose exponents follow one of several habits.
+void fill_block(Random& random, Format format, u8* data, i64 numel) {
+  const i64 size = kItemsizes[format], habit = random.below(6);
+  const u32 center = static_cast<u32>(random.next()), step = 1u << kExponentShift[format];
+  for (i64 i = 0; i < numel; ++i) {
+    u32 word = static_cast<u32>(random.next() >> 32);
+    if (habit == 0) word = center;
+    if (habit == 1 || habit == 2) {  // a bell over a few exponents; habit 2 with many zeros
+      u32 spread = 0;
+      for (u32 bits = word & 0x1FF; bits != 0; bits &= bits - 1) ++spread;
+      word = center + spread * step + (word >> 9) % step;
+      if (habit == 2 && random.below(3) > 0) word = 0;
+    }
+    if (habit == 3) word = random.below(40) == 0 ? center : center + step;
+    if (habit == 4) word = (word & 3) == 0 ? word : center ^ (word % step);
+    std::memcpy(data + i * size, &word, static_cast<std::size_t>(size));
+  }
+}
+
+// A plane whose axes lie in one of several orders, with gaps.
+Plane make_plane(Random& random, i64 itemsize, i64& nbytes) {
+  Plane p{};
+  const i64 dims[] = {1, 3, 8, 16, 64, 100, 128};
+  p.num_blocks = 3;
+  p.block_size = random.between(1, 24);
+  p.num_heads = random.between(1, 4);
+  p.head_dim = dims[random.below(7)];
+  if (random.below(4) == 0) p.block_size *= 8;
+  p.itemsize = itemsize;
+  const i64 gap = random.below(3), order = random.below(4);
+  if (order == 0) {  // token, head, dim
+    p.stride_element = 1, p.stride_head = p.head_dim + gap;
+    p.stride_token = p.stride_head * p.num_heads, p.stride_block = p.stride_token * p.block_size;
+  } else if (order == 1) {  // head, token, dim
+    p.stride_element = 1, p.stride_token = p.head_dim;
+    p.stride_head = p.stride_token * p.block_size + gap;
+    p.stride_block = p.stride_head * p.num_heads;
+  } else if (order == 2) {  // head, dim, token
+    p.stride_token = 1, p.stride_element = p.block_size + gap;
+    p.stride_head = p.stride_element * p.head_dim, p.stride_block = p.stride_head * p.num_heads;
+  } else {  // whole blocks, side by side
+    p.stride_element = 1, p.stride_head = p.head_dim, p.stride_token = p.token_numel();
+    p.stride_block = p.numel();
+  }
+  nbytes = p.num_blocks * p.stride_block * itemsize;
+  return p;
+}
+
+Codec make_codec(Random& random) {
+  Codec codec{};
+  codec.kind = random.below(4) == 0 ? static_cast<int>(random.below(3)) : 1;
+  const i64 formats = codec.kind == 2 ? i64{kNumSources} : i64{kNumFormats};
+  codec.format = static_cast<Format>(random.below(formats));
+  codec.fp8 = {codec.format, random.below(2), random.below(3), nullptr};
+  return codec;
+}
+
+[[noreturn]] void fail(const char* what, i64 trial) {
+  std::fprintf(stderr, "trial %lld: %s\n", static_cast<long long>(trial), what);
+  std::exit(1);
+}
+
+// Other frequencies of two symbols of a coded row: still a table, which reads more words or fewer.
+void shift_frequencies(Random& random, u8* row) {
+  const i64 size = load<u32>(row + 4) / 3;
+  if (size < 2) return;
+  u8* const one = row + kPrefix + 2 * random.below(size - 1);
+  const i64 sum = load<u16>(one) + load<u16>(one + 2);
+  const i64 freq = random.between(1, sum - 1);
+  store(one, static_cast<u16>(freq));
+  store(one + 2, static_cast<u16>(sum - freq));
+}
+
+// The hungriest stream: every slot is 0, whose symbol has frequency 1 and takes 12 bits. It wants
+// more words than the row has bytes.
+void starve(const Plane& plane, u8* row, i64 nbytes) {
+  const i64 size = load<u32>(row + 4) / 3;
+  if (size < 2) return;
+  u8* const freqs = row + kPrefix;
+  store(freqs + 2, static_cast<u16>(load<u16>(freqs) + load<u16>(freqs + 2) - 1));
+  store(freqs, u16{1});
+  u8* at = freqs + align16(3 * size);
+  std::memset(at, 0, static_cast<std::size_t>(row + nbytes - at));
+  for (int lane = num_lanes(plane.numel() * plane.itemsize); lane > 0; --lane, at += 4) {
+    store(at, kLower);
+  }
+}
+
+// One to eight changed bytes, early ones more often; or other frequencies; or another length.
+i64 damage_row(Random& random, const Codec& codec, const Plane& plane, u8* row, i64 nbytes) {
+  const i64 kind = random.below(6);
+  if (codec.kind == 1 && row[0] == 1 && kind < 2) {
+    if (kind == 0) shift_frequencies(random, row);
+    if (kind == 1) starve(plane, row, nbytes);
+    return nbytes;
+  }
+  if (kind == 2) return random.below(2) == 0 ? random.below(nbytes + 1) : nbytes - 16;
+  for (i64 changes = random.between(1, 8); changes > 0; --changes) {
+    const i64 reach = random.below(2) == 0 ? 64 : nbytes;
+    const i64 at = random.below(reach < nbytes ? reach : nbytes);
+    row[at] = static_cast<u8>(random.below(2) == 0 ? row[at] ^ (1 << random.below(8))
+                                                   : random.next());
+  }
+  return nbytes;
+}
+
+struct Tally {
+  i64 rows = 0, damaged = 0, noticed = 0;
+};
+
+void try_block(Random& random, i64 trial, Tally& tally) {
+  const Codec codec = make_codec(random);
+  const i64 size = kItemsizes[codec.format];
+  i64 cache_nbytes = 0;
+  Plane plane = make_plane(random, size, cache_nbytes);
+  const Buffer cache = make_buffer(cache_nbytes, 0x5A);
+  const Buffer block = make_buffer(plane.numel() * size, 0);
+  fill_block(random, codec.format, block.get(), plane.numel());
+  plane.data = cache.get();
+  const i64 id = random.below(plane.num_blocks);
+  copy_out(plane, id, 0, plane.numel(), block.get());
+
+  const i64 room = 64 + 2 * align16(plane.numel() * (size + 4));
+  const i64 scratch_nbytes = codec.scratch(plane, 1);
+  const Buffer scratch = make_buffer(scratch_nbytes, 0xA5);
+  const i32 valid = static_cast<i32>(random.between(0, plane.block_size));
+  const Buffer first = make_buffer(room, 0xA5);
+  i32 nbytes = 0, first_nbytes = 0;
+  Call call{nullptr, 1, plane, &id, 1, &valid, nullptr, 0, room, &nbytes, 1, scratch.get(),
+            scratch_nbytes};
+  for (int isa = 0; isa < kNumIsas; ++isa) {
+    call.isa = isa_at(isa);
+    if (call.isa == nullptr) continue;
+    const Buffer row = make_buffer(room, 0xA5);
+    call.rows = row.get();
+    codec.compress(call);
+    if (isa == 0) {
+      first_nbytes = nbytes;
+      std::memcpy(first.get(), row.get(), static_cast<std::size_t>(room));
+    }
+    if (nbytes != first_nbytes || !equal(row, first, room)) {
+      fail("rows differ between instruction sets", trial);
+    }
+  }
+
+  call.num_valid = nullptr;
+  for (int attempt = 0; attempt < 12; ++attempt) {
+    const Buffer copy = make_buffer(first_nbytes, 0);
+    std::memcpy(copy.get(), first.get(), static_cast<std::size_t>(first_nbytes));
+    i64 length = first_nbytes;
+    if (attempt > 0) length = damage_row(random, codec, plane, copy.get(), first_nbytes);
+    nbytes = static_cast<i32>(length);
+    const Buffer exact = make_buffer(length > 0 ? length : 1, 0);
+    if (length > 0) std::memcpy(exact.get(), copy.get(), static_cast<std::size_t>(length));
+    call.rows = exact.get();
+    call.row_nbytes = length;
+    const Buffer expected = make_buffer(cache_nbytes, 0x5A);
+    i64 verdict = 0;
+    for (int isa = 0; isa < kNumIsas; ++isa) {
+      call.isa = isa_at(isa);
+      if (call.isa == nullptr) continue;
+      const Buffer target = make_buffer(cache_nbytes, 0x5A);
+      call.plane.data = target.get();
+      const i64 result = codec.decompress(call);
+      if (isa == 0) {
+        verdict = result;
+        if (result >= 0 && !equal(target, expected, cache_nbytes)) {
+          fail("a damaged row changed the cache", trial);
+        }
+        std::memcpy(expected.get(), target.get(), static_cast<std::size_t>(cache_nbytes));
+      }
+      if (result != verdict || !equal(target, expected, cache_nbytes)) {
+        fail("instruction sets disagree on a row", trial);
+      }
+    }
+    ++tally.rows;
+    if (attempt > 0) {
+      ++tally.damaged;
+      tally.noticed += verdict >= 0;
+      continue;
+    }
+    if (verdict >= 0) fail("a sound row was refused", trial);
+    const i64 used = valid * plane.token_numel() * size;
+    const Buffer back = make_buffer(plane.numel() * size, 0);
+    call.plane.data = expected.get();
+    copy_in(call.plane, id, 0, plane.numel(), back.get());
+    std::memset(block.get() + used, 0, static_cast<std::size_t>(plane.numel() * size - used));
+    if (codec.kind != 2 && !equal(back, block, plane.numel() * size)) {
+      fail("a block did not come back", trial);
+    }
+    // everything but the block is as it was
+    const Buffer untouched = make_buffer(plane.numel() * size, 0x5A);
+    copy_out(call.plane, id, 0, plane.numel(), untouched.get());
+    for (i64 i = 0; i < cache_nbytes; ++i) {
+      if (expected[static_cast<std::size_t>(i)] != 0x5A) fail("a neighbour was written", trial);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const i64 trials = argc > 1 ? std::atoll(argv[1]) : 1000;
+  Random random{argc > 2 ? static_cast<u64>(std::atoll(argv[2])) | 1 : 1};
+  Tally tally;
+  for (i64 trial = 0; trial < trials; ++trial) try_block(random, trial, tally);
+  int isas = 0;
+  for (int isa = 0; isa < kNumIsas; ++isa) isas += isa_at(isa) != nullptr;
+  std::printf("%lld blocks, %d instruction sets, %lld rows decoded, %lld of %lld damaged refused\n",
+              static_cast<long long>(trials), isas, static_cast<long long>(tally.rows),
+              static_cast<long long>(tally.noticed), static_cast<long long>(tally.damaged));
+  return 0;
+}

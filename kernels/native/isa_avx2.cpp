@@ -1,0 +1,221 @@
+// x86-64 with AVX2, BMI2 and POPCNT: eight lanes to a vector.
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <type_traits>
+
+#include "isa.h"
+
+#define KV_NAME "avx2"
+#define KV_VECTOR_BYTES 32
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,bmi2,popcnt"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,bmi2,popcnt")
+#endif
+
+namespace kv {
+namespace {
+
+#include "fields.inc"
+#include "lanes.inc"
+#include "scales.inc"
+
+// By mask of the lanes that read a word: the shuffle that brings the next words to their lanes,
+// zero-extended, from a copy of the words in either half.
+struct alignas(32) Expand {
+  u8 at[256][32];
+};
+
+constexpr Expand make_expand() {
+  Expand table{};
+  for (int mask = 0; mask < 256; ++mask) {
+    int next = 0;
+    for (int lane = 0; lane < 8; ++lane) {
+      const bool reads = (mask >> lane & 1) != 0;
+      for (int b = 0; b < 4; ++b) table.at[mask][4 * lane + b] = 0x80;
+      if (!reads) continue;
+      table.at[mask][4 * lane] = static_cast<u8>(2 * next);
+      table.at[mask][4 * lane + 1] = static_cast<u8>(2 * next + 1);
+      ++next;
+    }
+  }
+  return table;
+}
+
+// By mask of the lanes that write a word: the shuffle that moves their words to the top.
+struct alignas(16) Pack {
+  u8 at[256][16];
+};
+
+constexpr Pack make_pack() {
+  Pack table{};
+  for (int mask = 0; mask < 256; ++mask) {
+    int top = 8;
+    for (int lane = 7; lane >= 0; --lane) {
+      if ((mask >> lane & 1) == 0) continue;
+      --top;
+      table.at[mask][2 * top] = static_cast<u8>(2 * lane);
+      table.at[mask][2 * top + 1] = static_cast<u8>(2 * lane + 1);
+    }
+  }
+  return table;
+}
+
+constexpr Expand kExpand = make_expand();
+constexpr Pack kPack = make_pack();
+
+inline __m256i load_vector(const void* at) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(at));
+}
+
+inline void store_vector(void* at, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(at), v); }
+
+inline __m256i broadcast(u32 v) { return _mm256_set1_epi32(static_cast<int>(v)); }
+
+// table[slots] without the gather instruction, which is slower on most processors: loads that
+// broadcast use no shuffle port, and blends run on any.
+inline __m256i look_up(const u32* table, __m256i slots) {
+  const __m128i low = _mm256_castsi256_si128(slots), high = _mm256_extracti128_si256(slots, 1);
+  const u64 s01 = static_cast<u64>(_mm_cvtsi128_si64(low));
+  const u64 s23 = static_cast<u64>(_mm_extract_epi64(low, 1));
+  const u64 s45 = static_cast<u64>(_mm_cvtsi128_si64(high));
+  const u64 s67 = static_cast<u64>(_mm_extract_epi64(high, 1));
+  const __m256i e01 = _mm256_blend_epi32(broadcast(table[static_cast<u32>(s01)]),
+                                         broadcast(table[s01 >> 32]), 0x02);
+  const __m256i e23 = _mm256_blend_epi32(broadcast(table[static_cast<u32>(s23)]),
+                                         broadcast(table[s23 >> 32]), 0x08);
+  const __m256i e45 = _mm256_blend_epi32(broadcast(table[static_cast<u32>(s45)]),
+                                         broadcast(table[s45 >> 32]), 0x20);
+  const __m256i e67 = _mm256_blend_epi32(broadcast(table[static_cast<u32>(s67)]),
+                                         broadcast(table[s67 >> 32]), 0x80);
+  return _mm256_blend_epi32(_mm256_blend_epi32(e01, e23, 0x0C), _mm256_blend_epi32(e45, e67, 0xC0),
+                            0xF0);
+}
+
+// Whole rounds in vectors while a round's words (8 bytes a lane at most, and the last load's 16)
+// surely lie in the row; a stream that ends too early shows in decode_rest.
+template <int kLanes>
+const u8* decode_lanes(const u32* table, u32* states, const u8* words, const u8* end,
+                       const u8* readable, i64 n, u8* symbols) {
+  constexpr int kVectors = kLanes / 8;
+  constexpr i64 per_round = kGroup * kLanes;
+  const __m256i low12 = broadcast(0xFFF), top8 = broadcast(0xFF000000u);
+  const __m256i low16 = broadcast(0xFFFF), sixteen = broadcast(16);
+  __m256i x[kVectors];
+  for (int v = 0; v < kVectors; ++v) x[v] = load_vector(states + 8 * v);
+  i64 round = 0;
+  for (; (round + 1) * per_round <= n && readable - words >= 2 * per_round + 16; ++round) {
+    u8* const to = symbols + round * per_round;
+#pragma GCC unroll 4
+    for (int step = 0; step < kGroup; ++step) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        const __m256i entry = look_up(table, _mm256_and_si256(x[v], low12));
+        const __m256i freq = _mm256_and_si256(_mm256_srli_epi32(entry, 12), low12);
+        const __m256i next =
+            _mm256_add_epi32(_mm256_mullo_epi32(freq, _mm256_srli_epi32(x[v], kProbBits)),
+                             _mm256_and_si256(entry, low12));
+        const __m256i refill = _mm256_cmpeq_epi32(_mm256_min_epu32(next, low16), next);
+        const u32 mask = static_cast<u32>(_mm256_movemask_ps(_mm256_castsi256_ps(refill)));
+        const __m128i ahead = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));
+        const __m256i read = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(ahead),
+                                                 load_vector(kExpand.at[mask]));
+        words += 2 * __builtin_popcount(mask);
+        x[v] = _mm256_or_si256(_mm256_sllv_epi32(next, _mm256_and_si256(refill, sixteen)), read);
+        // a lane's four symbols lie in the four bytes of one integer
+        const __m256i symbol = _mm256_srli_epi32(_mm256_and_si256(entry, top8), 24 - 8 * step);
+        const __m256i before = step == 0 ? _mm256_setzero_si256() : load_vector(to + 32 * v);
+        store_vector(to + 32 * v, _mm256_or_si256(before, symbol));
+      }
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) store_vector(states + 8 * v, x[v]);
+  return decode_rest(kLanes, table, states, words, end, round, n, symbols);
+}
+
+const u8* decode(int lanes, const u32* table, u32* states, const u8* words, const u8* end,
+                 const u8* readable, i64 n, u8* symbols) {
+  const auto run = lanes == 64 ? decode_lanes<64> : decode_lanes<32>;
+  return run(table, states, words, end, readable, n, symbols);
+}
+
+// Entries of four symbols 8 bytes apart, each in 64 bits.
+inline __m256i entries_of(const EncodeEntry* entries, const u8* symbols) {
+  const auto one = [entries](u8 symbol) {
+    return _mm256_set1_epi64x(load<long long>(reinterpret_cast<const u8*>(entries + symbol)));
+  };
+  const __m256i e01 = _mm256_blend_epi32(one(symbols[0]), one(symbols[8]), 0x0C);
+  const __m256i e23 = _mm256_blend_epi32(one(symbols[16]), one(symbols[24]), 0xC0);
+  return _mm256_blend_epi32(e01, e23, 0xF0);
+}
+
+template <int kLanes, bool kIncrements>
+u8* encode_rounds(const EncodeTable& table, u32* states, const u8* symbols, i64 rounds, u8* words) {
+  constexpr int kVectors = kLanes / 8;
+  const __m256i low12 = broadcast(0xFFF), low13 = broadcast(0x1FFF), low4 = broadcast(15);
+  const __m256i low16 = broadcast(0xFFFF), sixteen = broadcast(16);
+  __m256i x[kVectors];
+  for (int v = 0; v < kVectors; ++v) x[v] = load_vector(states + 8 * v);
+  for (i64 round = rounds - 1; round >= 0; --round) {
+    for (int step = kGroup - 1; step >= 0; --step) {
+      const u8* const from = symbols + round * kGroup * kLanes + step;
+#pragma GCC unroll 8
+      for (int v = kVectors - 1; v >= 0; --v) {
+        const __m256i even = entries_of(table.entries, from + 32 * v);  // lanes 0, 2, 4, 6
+        const __m256i odd = entries_of(table.entries, from + 32 * v + 4);
+        const __m256i packed = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+        const __m256i less = _mm256_and_si256(_mm256_srli_epi32(packed, 13), low12);  // freq - 1
+        const __m256i spill = _mm256_cmpgt_epi32(_mm256_srli_epi32(x[v], 20), less);
+        const u32 mask = static_cast<u32>(_mm256_movemask_ps(_mm256_castsi256_ps(spill)));
+        const __m256i low = _mm256_and_si256(x[v], low16);
+        const __m128i eight =
+            _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+        const __m128i order = _mm_load_si128(reinterpret_cast<const __m128i*>(kPack.at[mask]));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(words - 16), _mm_shuffle_epi8(eight, order));
+        words -= 2 * __builtin_popcount(mask);
+        const __m256i y = _mm256_srlv_epi32(x[v], _mm256_and_si256(spill, sixteen));
+        const __m256i z = kIncrements ? _mm256_sub_epi32(y, _mm256_srai_epi32(packed, 31)) : y;
+        const __m256i high_even = _mm256_srli_epi64(_mm256_mul_epu32(z, even), 32);
+        const __m256i high_odd = _mm256_mul_epu32(_mm256_srli_epi64(z, 32), odd);
+        const __m256i shift = _mm256_and_si256(_mm256_srli_epi32(packed, 25), low4);
+        const __m256i q = _mm256_srlv_epi32(_mm256_blend_epi32(high_even, high_odd, 0xAA), shift);
+        const __m256i grown = _mm256_mullo_epi32(q, _mm256_sub_epi32(low12, less));
+        x[v] = _mm256_add_epi32(_mm256_add_epi32(y, _mm256_and_si256(packed, low13)), grown);
+      }
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) store_vector(states + 8 * v, x[v]);
+  return words;
+}
+
+u8* encode(int lanes, const EncodeTable& table, u32* states, const u8* symbols, i64 n, u8* words) {
+  const i64 per_round = kGroup * lanes, rounds = n / per_round;
+  if (rounds * per_round < n) {
+    words = encode_round(lanes, table, states, symbols + rounds * per_round,
+                         n - rounds * per_round, words);
+  }
+  const auto run = lanes == 64
+                       ? (table.increments ? encode_rounds<64, true> : encode_rounds<64, false>)
+                       : (table.increments ? encode_rounds<32, true> : encode_rounds<32, false>);
+  return run(table, states, symbols, rounds, words);
+}
+
+#include "table.inc"
+
+}  // namespace
+
+const Isa& isa_avx2() { return kIsa; }
+
+}  // namespace kv
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // __x86_64__

@@ -1,0 +1,71 @@
+// Tables of the rANS coder of formats/rans.md; the loops over lanes are in isa_*.cpp.
+#pragma once
+
+#include "common.h"
+
+namespace kv {
+
+constexpr u32 kProbBits = 12;
+constexpr u32 kTotal = 1u << kProbBits;
+constexpr u32 kLower = 1u << 16;
+constexpr int kGroup = 4;
+constexpr int kMaxLanes = 64;
+
+static inline int num_lanes(i64 block_nbytes) { return block_nbytes >= 16 * 1024 ? 64 : 32; }
+
+// Symbols of a row in ascending order; frequencies sum to 4096.
+struct Model {
+  int size = 0;
+  u8 symbols[256];
+  u16 freqs[256];
+
+  bool single() const { return size == 1; }
+};
+
+// Frequencies from counts [256] that sum to total > 0.
+void normalize(const u32* counts, u64 total, Model& model);
+
+// Reads a symbol table of a row; false if it is none.
+bool read_table(const u8* data, i64 nbytes, Model& model);
+
+// Writes the symbol table; returns its bytes, at most 768.
+i64 write_table(const Model& model, u8* out);
+
+// Decoder: one entry per slot, `symbol << 24 | freq << 12 | slot - start`. Not for a single symbol,
+// whose frequency does not fit and which needs no decoding.
+void fill_decode_table(const Model& model, u32* table);
+
+// Encoder: how to divide a state by a frequency, and what to add.
+//   q = ((x + inc) * reciprocal >> 32) >> shift;   x' = x + bias + q * (4096 - freq)
+// packed: bias in bits 0-12, freq - 1 in 13-24, shift in 25-28, inc in 31.
+struct EncodeEntry {
+  u32 reciprocal;
+  u32 packed;
+};
+
+// Entry of a frequency in 1..4095 and a first slot; exact for every x below freq * 2^20.
+EncodeEntry encode_entry(u32 freq, u32 start);
+
+// What the encoder's loops need of a model of at least two symbols.
+struct EncodeTable {
+  EncodeEntry entries[256];  // by symbol
+  bool increments;           // whether an entry has inc = 1 (at most one has)
+  u8 base;                   // symbol - base, or 0 for symbol 0, ...
+  bool windowed;             // ... is below 32 and distinct for every symbol of the model
+};
+
+void fill_encode_table(const Model& model, EncodeTable& table);
+
+// One symbol forward and backward; the definition that the vector loops equal.
+static inline u32 encode_state(u32 x, EncodeEntry entry) {
+  const u64 product = (u64{x} + (entry.packed >> 31)) * entry.reciprocal;
+  const u32 q = static_cast<u32>(product >> 32) >> ((entry.packed >> 25) & 15);
+  return x + (entry.packed & 0x1FFF) + q * (kTotal - 1 - ((entry.packed >> 13) & 0xFFF));
+}
+
+// Whether the state must give up a word first: x >= freq * 2^20.
+static inline bool spills(u32 x, EncodeEntry entry) {
+  return (x >> 20) > ((entry.packed >> 13) & 0xFFF);
+}
+
+}  // namespace kv

@@ -1,0 +1,43 @@
+// split: exponents by rANS, sign and mantissa as they are; see formats/split.md. What the encoder
+// and the decoder share.
+#pragma once
+
+#include "call.h"
+
+namespace kv {
+
+constexpr u8 kRaw = 0, kCoded = 1;
+constexpr i64 kTile = 4096;     // elements gathered or scattered at a time
+constexpr i64 kHeadBytes = 256;  // first plane of the elements that have bits in the seeds
+constexpr i64 kSlack = 64;       // room that the encoder's and packers' whole vectors need
+
+struct FormatInfo {
+  int exponent_bits, num_planes, widths[kMaxPlanes];
+
+  // Fields of a group of 4 whose first plane rides in a lane's seed.
+  int seeded() const { return widths[0] == 8 ? 2 : kGroup; }
+};
+
+inline constexpr FormatInfo kFormats[kNumFormats] = {
+    {8, 1, {8, 0, 0}}, {5, 3, {8, 2, 1}}, {8, 3, {8, 8, 8}}, {4, 1, {4, 0, 0}}, {5, 2, {2, 1, 0}}};
+
+// Where the planes of n elements lie in a raw part.
+struct RawPart {
+  i64 head;  // groups with bits in the seeds
+  i64 plane_nbytes[kMaxPlanes] = {};
+  i64 nbytes = 0;
+
+  RawPart(const FormatInfo& format, i64 n, int lanes) {
+    const i64 groups = (n + kGroup - 1) / kGroup;
+    head = groups < lanes ? groups : lanes;
+    for (int p = 0; p < format.num_planes; ++p) {
+      const i64 fields = groups * kGroup - (p == 0 ? head * format.seeded() : 0);
+      plane_nbytes[p] = (fields * format.widths[p] + 7) / 8;
+      nbytes += plane_nbytes[p];
+    }
+  }
+};
+
+inline i64 round_up(i64 nbytes) { return (nbytes + 63) & ~i64{63}; }
+
+}  // namespace kv

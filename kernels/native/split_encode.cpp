@@ -1,0 +1,132 @@
+#include "split.h"
+
+namespace kv {
+namespace {
+
+// Per worker: exponents, planes (at most the element's own bytes) and words.
+i64 encode_scratch(const Plane& plane) {
+  const i64 numel = plane.numel();
+  return round_up(numel + kSlack) + round_up(numel * plane.itemsize + kMaxPlanes * kSlack) +
+         round_up(2 * numel + kSlack);
+}
+
+// Splits elements [0, n) of a block, through a tile when they do not lie side by side.
+void split_block(const Call& call, Format format, i64 id, i64 n, u8* exponents,
+                 u8* const* planes) {
+  const auto split = call.isa->split[format];
+  if (call.plane.run() == call.plane.numel()) {
+    split(call.plane.block(id), n, exponents, planes);
+    return;
+  }
+  alignas(64) u8 tile[kTile * 4];
+  for (i64 first = 0; first < n; first += kTile) {
+    const i64 count = n - first < kTile ? n - first : kTile;
+    copy_in(call.plane, id, first, count, tile);
+    u8* at[kMaxPlanes] = {};
+    for (int p = 0; p < kFormats[format].num_planes; ++p) {
+      at[p] = planes[p] + first * kFormats[format].widths[p] / 8;
+    }
+    split(tile, count, exponents + first, at);
+  }
+}
+
+// The seed of a group: its first 16 bits of the first plane.
+u32 seed_of(const FormatInfo& format, const u8* plane, i64 group) {
+  if (format.widths[0] == 2) return plane[group];
+  return load<u16>(plane + group * kGroup * format.widths[0] / 8);
+}
+
+u8* put_raw(const FormatInfo& format, const RawPart& part, u8* const* planes, u8* at) {
+  u8* const end = at + align16(part.nbytes);
+  const u8* rest = planes[0] + part.head * kGroup * format.widths[0] / 8;
+  i64 rest_nbytes = part.plane_nbytes[0];
+  if (format.widths[0] == 8) {
+    for (i64 group = 0; group < part.head; ++group) {
+      std::memcpy(at, planes[0] + kGroup * group + 2, 2);
+      at += 2;
+    }
+    rest_nbytes -= 2 * part.head;
+  }
+  std::memcpy(at, rest, static_cast<std::size_t>(rest_nbytes));
+  at += rest_nbytes;
+  for (int p = 1; p < format.num_planes; ++p) {
+    std::memcpy(at, planes[p], static_cast<std::size_t>(part.plane_nbytes[p]));
+    at += part.plane_nbytes[p];
+  }
+  std::memset(at, 0, static_cast<std::size_t>(end - at));
+  return end;
+}
+
+void encode_block(const Call& call, Format format, i64 i, u8* scratch) {
+  const FormatInfo& info = kFormats[format];
+  const Plane& plane = call.plane;
+  const i64 numel = plane.numel(), n = call.valid(i) * plane.token_numel();
+  const i64 raw_nbytes = n * plane.itemsize;
+  u8* const row = call.row(i);
+  i64 coded_nbytes = INT64_MAX;
+  if (n > 0) {
+    u8* const exponents = scratch;
+    u8* planes[kMaxPlanes] = {};
+    planes[0] = exponents + round_up(numel + kSlack);
+    u8* const words_end = scratch + encode_scratch(plane);
+    for (int p = 1; p < info.num_planes; ++p) {
+      planes[p] = planes[p - 1] + (numel * info.widths[p - 1] + 7) / 8 + kSlack;
+    }
+    split_block(call, format, call.block_ids[i], n, exponents, planes);
+
+    u32 counts[256];
+    Model model;
+    call.isa->count(exponents, n, counts);
+    normalize(counts, static_cast<u64>(n), model);
+    const int lanes = num_lanes(numel * plane.itemsize);
+    const RawPart part(info, n, lanes);
+    u32 states[kMaxLanes];
+    for (int lane = 0; lane < lanes; ++lane) {
+      states[lane] = kLower | (lane < part.head ? seed_of(info, planes[0], lane) : 0);
+    }
+    const u8* words = words_end;
+    if (!model.single()) {
+      EncodeTable table;
+      fill_encode_table(model, table);
+      words = call.isa->encode(lanes, table, states, exponents, n, words_end);
+    }
+    const i64 words_nbytes = words_end - words;
+    u8 symbols[768];
+    const i64 table_nbytes = write_table(model, symbols);
+    coded_nbytes = kPrefix + align16(table_nbytes) + 4 * lanes + align16(words_nbytes) +
+                   align16(part.nbytes);
+    if (coded_nbytes < kPrefix + align16(raw_nbytes)) {
+      write_prefix(row, kCoded, call.valid(i));
+      store(row + 4, static_cast<u32>(table_nbytes));
+      store(row + 8, static_cast<u32>(words_nbytes / 2));
+      store(row + 12, static_cast<u32>(part.nbytes));
+      u8* at = put_part(row + kPrefix, symbols, table_nbytes);
+      at = put_part(at, reinterpret_cast<const u8*>(states), 4 * lanes);
+      at = put_part(at, words, words_nbytes);
+      put_raw(info, part, planes, at);
+      call.set_row_size(i, coded_nbytes);
+      return;
+    }
+  }
+  write_prefix(row, kRaw, call.valid(i));
+  store(row + 4, static_cast<u32>(raw_nbytes));
+  copy_in(plane, call.block_ids[i], 0, n, row + kPrefix);
+  std::memset(row + kPrefix + raw_nbytes, 0,
+              static_cast<std::size_t>(align16(raw_nbytes) - raw_nbytes));
+  call.set_row_size(i, kPrefix + align16(raw_nbytes));
+}
+
+}  // namespace
+
+i64 split_compress_scratch(const Plane& plane, i64 num_threads) {
+  return num_threads * encode_scratch(plane);
+}
+
+void split_compress(const Call& call, Format format) {
+  const i64 each = encode_scratch(call.plane);
+  parallel_for(call.num_threads, call.n, [&](i64 worker, i64 i) {
+    encode_block(call, format, i, call.scratch + worker * each);
+  });
+}
+
+}  // namespace kv
