@@ -4,12 +4,14 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 INPUTS := pyproject.toml setup.py constraints.txt requirements/model.txt $(wildcard kernels/native/*)
 
-.PHONY: help eval test lint unit wheel format clean
+.PHONY: help eval test lint unit wheel kernels fuzz format clean
 
 help:
 	@echo "make eval     a real model's cache through the codecs: size, perplexity, divergence"
 	@echo "make test     lint, types, the whole suite, and the built wheel in a fresh environment"
 	@echo "make lint     ruff and mypy       make unit   pytest       make wheel   wheel smoke test"
+	@echo "make kernels  compile every Triton kernel for every GPU and hold it to its budget"
+	@echo "make fuzz     native decoders under sanitizers; FUZZ=blocks"
 	@echo "make format   rewrite sources in house style                make clean   remove .venv"
 
 .venv/bin/python:
@@ -40,6 +42,19 @@ unit: .venv/.test
 
 wheel: .venv/.test
 	scripts/wheel_smoke.sh $(BIN)/python
+
+kernels: .venv/.test
+	$(BIN)/python benchmarks/aot.py
+
+FUZZ ?= 20000
+fuzz:
+	@mkdir -p build
+	$(CXX) -std=c++17 -O1 -g -ffp-contract=off -fsanitize=address,undefined \
+	    -fno-sanitize-recover=all -DKV_EMULATE_AVX512 -pthread \
+	    kernels/native/fuzz_decode.cpp kernels/native/raw.cpp kernels/native/fp8.cpp \
+	    kernels/native/rans.cpp $(wildcard kernels/native/split*.cpp kernels/native/isa*.cpp) \
+	    -o build/fuzz_decode
+	build/fuzz_decode $(FUZZ) 1
 
 format: .venv/.test
 	$(BIN)/ruff check --fix .
