@@ -81,8 +81,11 @@ def test_triton_uses_the_workspace_and_allocates_nothing_else(codec, monkeypatch
     assert (workspace[nbytes:] == 0x5A).all()
 
 
-def test_triton_takes_rows_ids_and_sizes_with_strides():
-    cache = cache_of(BF16, ("normal", "random_bits", "zeros"))
+def test_triton_takes_caches_rows_ids_and_sizes_with_strides():
+    dense = cache_of(BF16, ("normal", "random_bits", "zeros"))
+    gaps = torch.empty(3, 2, 32, 9, 2, dtype=BF16.dtype, device=DEVICE)
+    cache = gaps.permute(0, 3, 1, 2, 4)[:, 1:, :, :, 1]
+    int_view(cache).copy_(int_view(dense))
     wide = EncodedBlocks.empty(SPLIT, BF16, 5, DEVICE)
     wide.payload.fill_(0x77)
     wide.nbytes.fill_(77)

@@ -140,7 +140,7 @@ def test_no_kernel_touches_memory_behind_its_tensors(kernel_case):
     nbytes = kernel_case.codec.workspace_nbytes(spec, 1, kernel_case.impl)
     scratch = against_a_guard(torch.zeros(nbytes, dtype=torch.uint8, device=DEVICE))
     found = list(damages(row, size, np.random.default_rng(1)))
-    for damaged in found[:: 7 if kernel_case.slow else 1]:
+    for damaged in found[:: 11 if kernel_case.slow else 1]:
         batch = as_batch(out, [damaged])
         batch = replace(batch, payload=against_a_guard(batch.payload))
         try:

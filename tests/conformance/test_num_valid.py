@@ -17,7 +17,7 @@ def test_unused_slots_do_not_reach_a_row(case):
     valid = fillings(spec.block_size)
     cache = cache_of(spec, ("normal",) * 4)
     rows = case.compress(cache, num_valid=valid)
-    for garbage in ("random_bits", "specials", "zeros"):
+    for garbage in ("specials",) if case.slow else ("specials", "random_bits", "zeros"):
         other = cache_of(spec, (garbage,) * 4)
         for block, kept, filled in zip(int_view(other), int_view(cache), valid, strict=True):
             block[:filled] = kept[:filled]
@@ -57,9 +57,12 @@ def test_num_valid_and_block_ids_may_be_tensors_on_the_host_or_the_device(case, 
 def test_valid_tokens_of_a_lossless_block_return(lossless_case):
     spec = lossless_case.spec()
     cache = cache_of(spec, ("normal", "specials", "random_bits", "zero_channel"))
-    for filled in fillings(spec.block_size):
-        rows = lossless_case.compress(cache, num_valid=[filled] * 4)
-        assert same(lossless_case.decode(rows)[:, :filled], cache[:, :filled])
+    valid = fillings(spec.block_size)
+    for turn in range(1 if lossless_case.slow else 4):
+        turned = valid[turn:] + valid[:turn]
+        decoded = lossless_case.decode(lossless_case.compress(cache, num_valid=turned))
+        for block, original, filled in zip(decoded, cache, turned, strict=True):
+            assert same(block[:filled], original[:filled])
 
 
 def test_a_row_says_how_many_tokens_are_valid(case):
