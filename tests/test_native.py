@@ -95,6 +95,13 @@ def test_few_elements_and_many_lanes_equal_the_reference(isa, shape):
         check_parity(kernel(isa), get_codec(name), cache)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_groups_cut_short_equal_the_reference(isa, dtype):
+    """Tokens of 33 elements, so that the last group holds 1, 2, 3 or 4."""
+    cache = make_cache(BlockSpec(80, 1, 33, dtype), ("normal",) * 4)
+    check_parity(SplitNative(isa), get_codec("split"), cache, [77, 78, 79, 80])
+
+
 @pytest.mark.parametrize("make", VIEWS, ids=lambda view: view.__name__)
 @pytest.mark.parametrize("name", ["split", "raw", "fp8", "fp8:scale=block"])
 def test_strides_do_not_show(isa, name, make):

@@ -13,6 +13,7 @@ from kvcodec.bits import FORMATS, int_view
 from kvcodec.codecs import split
 from kvcodec.errors import CorruptDataError
 from kvcodec.kernels import _bits_vector, _rans_vector
+from kvcodec.row import write_row
 
 SPLIT, RAW = get_codec("split"), get_codec("raw")
 FLOATS = [f for f in FORMATS.values() if f.exponent_bits]
@@ -95,18 +96,25 @@ def test_vector_takes_more_rows_than_a_chunk():
 
 
 def damages(row, size, rng):
-    """Copies of a row with one thing changed: a bit, a byte, a field of the prefix, its size."""
+    """Copies of a row with one thing changed: a byte, a count by one, its size."""
     for at in range(16):
         for value in (0, 1, 0x7F, 0xFF):
-            bad = row.copy()
-            bad[at] = value
-            yield bad, size
+            yield changed(row, at, value), size
+    for at in (4, 8, 12):
+        for step in (-1, 1):
+            yield changed(row, at, (int(row[at]) + step) % 256), size
     for at in rng.integers(16, size, 150):
-        bad = row.copy()
-        bad[at] = rng.integers(0, 256)
-        yield bad, size
+        yield changed(row, at, rng.integers(0, 256)), size
+    for at in range(size - 20, size):
+        yield changed(row, at, 0xFF), size
     for delta in (-32, -16, 16):
-        yield row.copy(), size + delta
+        yield row, size + delta
+
+
+def changed(row, at, value):
+    copy = row.copy()
+    copy[at] = value
+    return copy
 
 
 @pytest.mark.parametrize("codec", [SPLIT, RAW], ids=str)
@@ -147,3 +155,29 @@ def test_vector_refuses_symbols_wider_than_the_exponent():
     for impl in ("reference", "vector"):
         with pytest.raises(CorruptDataError, match="over 4 bits"):
             SPLIT.decompress(bad, make_cache(spec, ("zeros",)), [0], impl=impl)
+
+
+def test_vector_refuses_a_coded_row_without_elements():
+    """All its sizes fit, and there is nothing to code."""
+    spec = BlockSpec(8, 2, 32, torch.bfloat16)
+    parts = {
+        "table": rans.pack_table(np.eye(1, 256, 7, dtype=np.int64)[0] * rans.TOTAL),
+        "states": np.full(32, rans.LOWER, np.uint32),
+        "words": np.zeros(0, np.uint16),
+        "raw": np.zeros(0, np.uint8),
+    }
+    row = np.zeros(SPLIT.max_nbytes(spec), np.uint8)
+    nbytes = write_row(row, SPLIT.sections(spec, split.CODED), split.CODED, 0, parts)
+    for impl in ("reference", "vector"):
+        with pytest.raises(CorruptDataError, match="without valid tokens"):
+            SPLIT.decompress(
+                one_row(SPLIT, spec, row, nbytes), make_cache(spec, ("zeros",)), [0], impl=impl
+            )
+
+
+def test_vector_coder_refuses_initial_states_under_the_lower_bound():
+    freqs = np.eye(1, 256, 7, dtype=np.int64) * rans.TOTAL
+    states = np.full((1, 32), rans.LOWER, np.uint32)
+    states[0, 9] -= 1
+    with pytest.raises(CorruptDataError, match="below 2\\^16"):
+        _rans_vector.decode(freqs, states, [np.zeros(0, np.uint16)], np.array([128]), 128)

@@ -84,7 +84,7 @@ def test_positions_reach_encoder_and_decoder():
         assert torch.equal(fetched, wanted[:, None].expand(fetched.shape))
 
 
-@pytest.mark.parametrize("remove", [0, 1, 2, 3, 5, 6, 7, 13, 14, 99])
+@pytest.mark.parametrize("remove", [0, 1, 2, 3, 5, 6, 7, 13, 14, 15, 99])
 @pytest.mark.parametrize("hot_tokens", [0, 5])
 def test_crop_leaves_what_the_librarys_layer_leaves(remove, hot_tokens):
     layer, theirs = paged(hot_tokens=hot_tokens), DynamicLayer()
