@@ -25,7 +25,7 @@ def eval_table(data: dict[str, Any]) -> str:
     for row in data["rows"]:
         exact = row["kl_mean"] == 0 and row["delta_ppl"] == 0
         delta = f"{row['delta_ppl']:+.3f} ± {row['delta_ppl_stderr']:.3f}"
-        kl = f"{row['kl_mean']:.4f} ± {row['kl_stderr']:.4f}"
+        kl = f"{row['kl_mean']:.5f} ± {row['kl_stderr']:.5f}"
         lines.append(
             f"| `{row['codec']}` | {row['bits_per_element']:.2f} | {row['ratio']:.2f} "
             f"| {row['ppl']:.3f} | {'0 (exact)' if exact else delta} | {'0' if exact else kl} "

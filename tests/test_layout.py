@@ -1,5 +1,8 @@
 """Engine tensors become planes: the right elements, always views, never by guessing."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -91,6 +94,15 @@ def test_every_named_layout_is_an_axis_string_that_parses():
         spread = " ".join(names) + text[len(left.rstrip()) :]
         views = planes(tensor, spread) if "kv" in names else {"": plane(tensor, spread)}
         assert all(view.dim() == 4 for view in views.values()), name
+
+
+def test_the_documentation_lists_every_layout():
+    listed = {}
+    for line in (Path(__file__).parents[1] / "docs/layouts.md").read_text().splitlines():
+        cells = [re.findall("`([^`]+)`", cell) for cell in line.split("|")[1:4]]
+        if len(cells) == 3 and line.startswith("| `"):
+            listed.update(dict.fromkeys(cells[0], cells[2][0]))
+    assert listed == LAYOUTS
 
 
 def test_axis_order_is_the_callers_when_sizes_cannot_tell():

@@ -10,8 +10,8 @@ import torch
 import transformers
 from transformers.cache_utils import DynamicCache
 
-from engines.paged_cases import CHUNKS, feed, same_bits, tiny_llama
-from kvcodec import KVCodecError
+from engines.paged_cases import CHUNKS, Zeros, feed, same_bits, tiny_llama
+from kvcodec import KVCodecError, Plan, get_codec
 from kvcodec.engines.transformers import KVCodecCache, PagedLayer
 from kvcodec.errors import InvalidInputError, MissingExtraError
 
@@ -66,6 +66,15 @@ def test_layers_that_forget_stay_the_librarys(name, paged_layers, options):
         assert type(ours.layers[index]) is expected
     assert torch.equal(feed(model, ours), feed(model, theirs))
     assert list(ours.layer_stats()) == paged_layers
+
+
+def test_layers_of_a_plan_are_those_of_the_model():
+    model = tiny_llama()
+    raw = get_codec("raw")
+    cache = KVCodecCache(model.config, Plan(raw, raw, layers=((1, "key", Zeros()),)), block_size=16)
+    feed(model, cache)
+    zeroed = [[not states[:, :, :16].any() for states in layer.fetch()] for layer in cache.layers]
+    assert zeroed == [[False, False], [True, False]]
 
 
 def test_latent_attention_is_cached_in_two_head_dims():
