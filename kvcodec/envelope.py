@@ -68,7 +68,9 @@ def check_front(view: memoryview, envelope: Envelope) -> None:
 def read_envelope(view: memoryview) -> Envelope:
     """Find header, index and rows; CorruptDataError unless they tile the buffer exactly."""
     if len(view) < PREFIX.size:
-        raise CorruptDataError(f"frame of {len(view)} bytes is shorter than its {PREFIX.size}")
+        raise CorruptDataError(
+            f"frame of {len(view)} bytes is shorter than its {PREFIX.size}-byte prefix"
+        )
     magic, version, zero0, header_nbytes, num_rows, zero1, total, checksum, zero2 = PREFIX.unpack(
         view[: PREFIX.size]
     )
