@@ -294,6 +294,28 @@ def test_the_interpreter_is_refused_because_it_compiles_nothing(capsys, monkeypa
     assert "TRITON_INTERPRET" in capsys.readouterr().err
 
 
+def test_the_exit_code_tells_whether_all_is_well(tmp_path, capsys, monkeypatch):
+    case = cases.Case("c", "m.c_kernel", print, 1, 2, 4)
+    compiled, kernels = [row()], {"m.c_kernel"}
+    monkeypatch.setattr(aot.triton.knobs.runtime, "interpret", False)
+    monkeypatch.setattr(aot, "CASES", [case])
+    monkeypatch.setattr(aot, "BUDGETS", tmp_path / "budgets.json")
+    monkeypatch.setattr(aot, "compile_all", lambda jobs: iter(compiled))
+    monkeypatch.setattr(aot, "discover", lambda package: kernels)
+    budget.save(aot.BUDGETS, {}, "3.6.0")
+    only = ["--target", "sm_90"]
+    assert aot.main(only) == 1
+    assert "c sm_90: has no budget" in capsys.readouterr().out
+    assert aot.main([*only, "--update-budgets"]) == 0
+    assert aot.main(only) == 0
+    kernels.add("m.new_kernel")
+    assert aot.main(only) == 1
+    assert "m.new_kernel: no case" in capsys.readouterr().out
+    kernels.remove("m.new_kernel")
+    compiled[0].spill_nbytes = 8
+    assert aot.main([*only, "--update-budgets"]) == 1
+
+
 def test_every_exemption_has_a_known_kind_and_a_reason():
     for case in cases.CASES:
         assert set(case.allow) <= scan.KINDS
