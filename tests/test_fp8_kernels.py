@@ -11,6 +11,7 @@ from fp8_rows import (
     IMPLS,
     SCALES,
     TARGETS,
+    codes_of,
     decode,
     encode,
     fmt,
@@ -82,6 +83,17 @@ def test_a_block_of_one_token_may_be_empty(impl):
         empty = 0.0 if scale == "token_head" else 1.0
         assert (scales_of(rows)[0] == empty).all()
         assert torch.equal(decode(rows, impl)[0], torch.zeros(1, 2, 8, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("head_dim", [1, 5, 19, 64])
+def test_nan_keeps_its_sign_at_any_place(head_dim, impl):
+    """Vectorised casts treat the tail of a vector otherwise than its bulk."""
+    for element, nans in ("fp16", (0xFC01, 0x7E00)), ("bf16", (0xFF81, 0x7FC0)):
+        for bits, code in zip(nans, (0xFF, 0x7F), strict=True):
+            block = from_bits(np.full((1, 1, 1, head_dim), bits, np.uint16), DTYPES[element])
+            codes = codes_of(encode(Fp8(), block, impl)).reshape(-1)
+            assert codes.tolist() == [code] * head_dim
 
 
 @pytest.mark.parametrize("impl", IMPLS)
