@@ -79,9 +79,11 @@ def compress(
     per_token = codec.scale == "token_head"
     d_pad = triton.next_power_of_2(spec.head_dim)
     scales = row_scales(codec, spec, out)
+    sizes = out.nbytes.contiguous()  # a copy if they have gaps, written back below
+    valid = block_ids if num_valid is None else num_valid.contiguous()
     arguments = (
-        int_view(cache), block_ids.contiguous(), block_ids if num_valid is None else num_valid,
-        out.payload, scales, out.nbytes, *cache.stride(), out.payload.stride(0), scales.stride(0),
+        int_view(cache), block_ids.contiguous(), valid,
+        out.payload, scales, sizes, *cache.stride(), out.payload.stride(0), scales.stride(0),
     )  # fmt: skip
     constants = dict(
         shape_constants(codec, spec),
@@ -103,6 +105,8 @@ def compress(
         encode_groups_kernel[grid](
             *arguments, **constants, GROUP_TOKENS=group_tokens, PER_TOKEN=per_token, TILE=TILE
         )
+    if sizes is not out.nbytes:
+        out.nbytes.copy_(sizes)
 
 
 def decompress(

@@ -13,7 +13,7 @@ from kvcodec.errors import CorruptDataError
 from kvcodec.kernels import _rans_vector
 from kvcodec.kernels._bits_vector import pack_raw, plane_nbytes, unpack_raw
 from kvcodec.kernels._dense import DenseKernel
-from kvcodec.row import Row, align, read_rows, row_layout, write_row
+from kvcodec.row import Row, align, read_rows, write_row
 
 
 def encode(
@@ -36,9 +36,8 @@ def encode(
         elements = bits[i, : v * spec.token_numel].view(np.uint8)
         mode, parts = RAW, {"elements": elements}
         if v:
-            counts = {name: part.size for name, part in coded[i].items()}
-            nbytes = row_layout(sections[CODED], counts)[1]
-            if nbytes < align(4 + 4) + align(elements.size):
+            nbytes = sum(align(part.nbytes) for part in coded[i].values())
+            if nbytes < align(elements.size):  # the prefix takes 16 bytes in both modes
                 mode, parts = CODED, coded[i]
         out.nbytes[i] = write_row(payload[i], sections[mode], mode, v, parts)
 
@@ -125,7 +124,8 @@ def decode_parts(rows: list[Row], spec: BlockSpec) -> UInt:
     if exponent.max() >> fmt.exponent_bits:
         raise CorruptDataError(f"split: an exponent has over {fmt.exponent_bits} bits")
     bits = join_fields(exponent, unpack_raw(planes, seeds, fmt), fmt)[:, : spec.numel]
-    bits[np.arange(spec.numel) >= sizes[:, None]] = 0
+    for i in np.flatnonzero(sizes < spec.numel):
+        bits[i, sizes[i] :] = 0
     return bits
 
 

@@ -2,14 +2,17 @@
 
 import struct
 
+import numpy as np
 import pytest
 import torch
-from conformance.cases import same
+from conformance.cases import DEVICE, same
 from strategies import make_cache
 from test_rans import read_by_the_page
 
 from kvcodec import BlockSpec, get_codec
-from kvcodec.bits import FORMATS, int_view, to_bits
+from kvcodec.bits import FORMATS, from_bits, int_view, to_bits
+from kvcodec.codecs.split import encode_parts
+from kvcodec.row import row_layout
 
 FLOATS = [f for f in FORMATS.values() if f.exponent_bits]
 PLANES = {  # exponent bits, mantissa bits, planes, q: the table of formats/split.md
@@ -110,6 +113,24 @@ def test_split_rows_of_long_blocks_have_64_lanes():
     bits, mode = read_split(row, spec)
     assert mode == 1
     assert bits == to_bits(make_cache(spec, ("normal",))[0, :2]).reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("impl", ["reference", "vector", "triton"])
+def test_a_row_as_long_as_a_raw_one_is_raw(impl):
+    """Between blocks that win a little and lose a little, some are just as long."""
+    spec, rng = BlockSpec(4, 2, 64, torch.bfloat16), np.random.default_rng(0)
+    codec, exponents = get_codec("split"), rng.integers(0, 64, 512)
+    for constant in range(0, 512, 4):
+        bits = (exponents << 7).astype(np.uint16)
+        bits[64 : 64 + constant] = 0
+        counts = {name: part.size for name, part in encode_parts(bits, spec).items()}
+        if row_layout(codec.sections(spec, 1), counts)[1] == codec.max_nbytes(spec):
+            cache = from_bits(bits.reshape(1, *spec.shape), spec.dtype).to(DEVICE)
+            rows = codec.compress(cache, [0], impl=impl)
+            assert rows.payload[0, 0] == 0
+            assert rows.nbytes.tolist() == [codec.max_nbytes(spec)]
+            return
+    raise AssertionError("no block came out as long as a raw row")
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=[f.name for f in FORMATS.values()])

@@ -9,10 +9,11 @@ from conformance.cases import DEVICE, same, used
 from strategies import KINDS, make_cache
 
 from kvcodec import BlockSpec, EncodedBlocks, get_codec, rans
-from kvcodec.bits import FORMATS, int_view, split_fields
+from kvcodec.bits import FORMATS, int_view, split_fields, to_bits
 from kvcodec.codecs import split
 from kvcodec.errors import InvalidInputError
-from kvcodec.kernels import _split_encode_triton, split_triton
+from kvcodec.kernels import _bits_vector, _split_encode_triton, split_triton
+from kvcodec.row import write_row
 
 SPLIT, RAW = get_codec("split"), get_codec("raw")
 FLOATS = [f for f in FORMATS.values() if f.exponent_bits]
@@ -29,13 +30,15 @@ def test_triton_equals_the_reference_for_odd_blocks(fmt):
     spec = BlockSpec(7, 3, 7 if fmt.itemsize > 1 else 11, fmt.dtype)
     cache = cache_of(spec, ("normal", "zeros", "random_bits", "two_symbols"))
     valid, ids = [7, 6, 7, 1], [1, 0, 2, 3]
-    rows = SPLIT.compress(cache, ids, num_valid=valid, impl="reference")
-    assert {int(mode) for mode in rows.payload[:, 0]} == {split.RAW, split.CODED}
-    assert used(SPLIT.compress(cache, ids, num_valid=valid, impl="triton")) == used(rows)
-    target, expected = torch.empty_like(cache), torch.empty_like(cache)
-    SPLIT.decompress(rows, target, ids, impl="triton")
-    SPLIT.decompress(rows, expected, ids, impl="reference")
-    assert same(target, expected)
+    for codec in (SPLIT, RAW):
+        rows = codec.compress(cache, ids, num_valid=valid, impl="reference")
+        assert used(codec.compress(cache, ids, num_valid=valid, impl="triton")) == used(rows)
+        target, expected = torch.empty_like(cache), torch.empty_like(cache)
+        codec.decompress(rows, target, ids, impl="triton")
+        codec.decompress(rows, expected, ids, impl="reference")
+        assert same(target, expected)
+        if codec is SPLIT:
+            assert {int(mode) for mode in rows.payload[:, 0]} == {split.RAW, split.CODED}
 
 
 def test_triton_frequencies_equal_the_references():
@@ -138,13 +141,13 @@ def test_triton_decodes_rows_whose_sizes_do_not_tile_to_zeros(codec):
     """Every field of the prefix, and the size, wrong in a few ways; the sound row stays sound."""
     spec = BlockSpec(4, 2, 64, torch.float16)
     cache = cache_of(spec, ("constant",))
-    rows = codec.compress(cache, [0], num_valid=[3], impl="reference")
+    rows = codec.compress(cache, [0], impl="reference")
     row, size = rows.payload[0].cpu().numpy(), int(rows.nbytes[0])
     changes = {0: (2, 255), 1: (1,), 2: (5,), 3: (1, 255)}
     if codec is SPLIT:
         assert row[0] == split.CODED
         changes |= {4: (0, 1, 4, 255), 7: (128,), 8: (1, 77), 11: (255,), 12: (0, 1), 15: (128,)}
-        changes[2] = (0, 1, 4, 5)
+        changes[2] = (0, 1, 3, 5)
     damaged = []
     for at, values in changes.items():
         for value in values:
@@ -166,6 +169,35 @@ def test_triton_decodes_rows_whose_sizes_do_not_tile_to_zeros(codec):
     codec.decompress(rows, wanted, [0], impl="reference")
     assert same(target[-2], wanted[0])
     assert same(target[-1], untouched)
+
+
+def test_triton_reads_zeros_past_the_words_of_a_damaged_row():
+    """Each element takes 12 bits from a stream of none; neither raw part nor slack may serve."""
+    spec = BlockSpec(4, 2, 64, torch.float8_e5m2)
+    freqs = np.zeros(256, np.int64)
+    freqs[[3, 4, 5, 6]] = 1, 1, 1, rans.TOTAL - 3
+    size = _bits_vector.plane_nbytes(spec.numel, spec.format, 32)
+    found = []
+    for filler in (0x00, 0xFF):
+        parts = {
+            "table": rans.pack_table(freqs),
+            "states": np.full(32, rans.LOWER, np.uint32),
+            "words": np.zeros(0, np.uint16),
+            "raw": np.full(sum(size), filler, np.uint8),
+        }
+        row = np.full(SPLIT.max_nbytes(spec), filler, np.uint8)
+        nbytes = write_row(row, SPLIT.sections(spec, split.CODED), split.CODED, 4, parts)
+        batch = EncodedBlocks(
+            SPLIT,
+            spec,
+            torch.from_numpy(row)[None].to(DEVICE),
+            torch.tensor([nbytes], dtype=torch.int32, device=DEVICE),
+        )
+        target = cache_of(spec, ("ramp",))
+        SPLIT.decompress(batch, target, [0], impl="triton")
+        found.append(split_fields(to_bits(target.cpu()), spec.format)[0])
+    assert (found[0] == 3).all()
+    assert np.array_equal(*found)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,7 @@ from strategies import make_block
 
 from conformance.cases import FEW, bits, cache_of, same, used
 from conformance.views import VIEWS, padded_everywhere
+from kvcodec import EncodedBlocks
 
 
 def test_compress_leaves_the_cache_unchanged(case):
@@ -63,3 +64,18 @@ def test_host_threads_do_not_change_a_row(host_case):
     host_case.decompress(rows, one, num_threads=1)
     host_case.decompress(rows, three, num_threads=3)
     assert same(one, three)
+
+
+def test_strided_ids_counts_and_rows_give_the_rows_of_contiguous_ones(case):
+    cache = cache_of(case.spec())
+    full = cache.shape[1]
+    ids = torch.tensor([2, 9, 0, 9, 1], device=cache.device)[::2]
+    valid = torch.tensor([full, 0, 1, 0, full], dtype=torch.int32, device=cache.device)[::2]
+    options = {"positions": torch.zeros(3, dtype=torch.int64)} if case.codec.needs_positions else {}
+    wide = EncodedBlocks.empty(case.codec, case.spec(), 5, cache.device)
+    wide.nbytes.fill_(77)
+    case.codec.compress(cache, ids, num_valid=valid, out=wide[::2], impl=case.impl, **options)
+    wanted = case.compress(cache, [2, 0, 1], num_valid=[full, 1, full])
+    assert used(wide[::2]) == used(wanted)
+    assert (wide.nbytes[1::2] == 77).all()
+    assert same(case.decode(wide[::2]), case.decode(wanted))

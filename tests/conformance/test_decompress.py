@@ -6,7 +6,7 @@ import pytest
 import torch
 from strategies import make_cache
 
-from conformance.cases import DEVICE, FEW, cache_of, same, used
+from conformance.cases import DEVICE, FEW, cache_of, same
 from conformance.views import VIEWS, padded_everywhere
 from kvcodec.bits import int_view
 
@@ -63,16 +63,6 @@ def test_rows_may_lie_in_a_wider_buffer(case):
     payload = torch.full((n, width + 48), 0x5C, dtype=torch.uint8, device=DEVICE)[:, 16:-32]
     payload.copy_(rows.payload)
     assert same(case.decode(replace(rows, payload=payload)), case.decode(rows))
-
-
-def test_every_second_row_of_a_batch_is_a_batch(case):
-    """Rows and sizes have strides of their own, to be read and to be written."""
-    cache = cache_of(case.spec(), (*FEW, "zeros"))
-    rows = case.compress(cache)
-    assert same(case.decode(rows[1::2]), case.decode(rows)[1::2])
-    out = case.compress(cache)
-    case.compress(cache[:2], out=out[::2])
-    assert used(out) == [used(rows)[i] for i in (0, 1, 1, 3)]
 
 
 def test_nothing_of_the_old_contents_shows_through(case):
