@@ -138,6 +138,8 @@ class EncodedBlocks:
 
 def concat(batches: list[EncodedBlocks]) -> EncodedBlocks:
     """One batch from several of the same codec and spec, in order."""
+    if not batches:
+        raise InvalidInputError("concat: no batches; the codec and spec of none are unknown")
     first = batches[0]
     for batch in batches[1:]:
         if batch.codec != first.codec or batch.spec != first.spec:

@@ -89,3 +89,17 @@ def check_out(
             f"rows: {payload.shape[1]} bytes with stride {payload.stride(1)}, wanted "
             f"{codec.max_nbytes(spec)} contiguous bytes per row"
         )
+
+
+def check_workspace(workspace: torch.Tensor, nbytes: int, device: torch.device) -> None:
+    """A workspace is contiguous bytes on the device, and enough of them."""
+    if workspace.dtype != torch.uint8 or workspace.dim() != 1 or workspace.device != device:
+        raise InvalidInputError(
+            f"workspace is {workspace.dtype} {tuple(workspace.shape)} on {workspace.device}, "
+            f"wanted uint8 [{nbytes}] on {device}"
+        )
+    if workspace.numel() < nbytes or not workspace.is_contiguous():
+        raise InvalidInputError(
+            f"workspace has {workspace.numel()} bytes, wanted {nbytes} contiguous ones "
+            "(see workspace_nbytes)"
+        )

@@ -11,7 +11,13 @@ import torch
 
 from kvcodec import registry
 from kvcodec.block import BlockSpec, EncodedBlocks
-from kvcodec.checks import check_block_ids, check_cache, check_num_valid, check_out
+from kvcodec.checks import (
+    check_block_ids,
+    check_cache,
+    check_num_valid,
+    check_out,
+    check_workspace,
+)
 from kvcodec.errors import InvalidInputError, UnsupportedSpecError
 from kvcodec.row import Section
 
@@ -142,6 +148,9 @@ class Codec(ABC):
         if out is None:
             out = EncodedBlocks.empty(self, spec, len(ids), cache.device)
         check_out(out, self, spec, len(ids), cache.device)
+        if workspace is not None:
+            nbytes = kernel.workspace_nbytes(self, spec, len(ids))
+            check_workspace(workspace, nbytes, cache.device)
         if len(ids):
             kernel.compress(
                 cache, ids, valid, out,
@@ -180,6 +189,9 @@ class Codec(ABC):
         check_out(encoded, self, spec, len(ids), cache.device)
         where = self._check_positions(positions, len(ids), cache.device)
         kernel = registry.find_kernel(self, impl, cache.device)
+        if workspace is not None:
+            nbytes = kernel.workspace_nbytes(self, spec, len(ids))
+            check_workspace(workspace, nbytes, cache.device)
         if len(ids):
             kernel.decompress(
                 encoded, cache, ids,

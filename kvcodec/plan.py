@@ -37,8 +37,10 @@ class Plan:
     layers: tuple[tuple[int, Kind, Codec], ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.first_blocks, bool) or self.first_blocks < 0:
-            raise InvalidInputError(f"plan: first_blocks is {self.first_blocks}, wanted 0 or more")
+        if type(self.first_blocks) is not int or self.first_blocks < 0:
+            raise InvalidInputError(
+                f"plan: first_blocks is {self.first_blocks!r}, wanted 0 or more"
+            )
         places = [(layer, kind) for layer, kind, _ in self.layers]
         if len(set(places)) != len(places):
             raise InvalidInputError("plan: a layer is named twice for the same kind")
@@ -81,10 +83,13 @@ class Plan:
             except json.JSONDecodeError as error:
                 raise InvalidInputError(f"plan: not JSON: {error}") from error
         specs: dict[str, str] = {}
-        first_blocks, current = 0, "both"
+        first_blocks: int | None = None
+        current = "both"
         for item in text.split(","):
             name, eq, rest = item.partition("=")
             if name == "first_blocks":
+                if first_blocks is not None:
+                    raise InvalidInputError(f"plan {text!r}: first_blocks is given twice")
                 if not rest.isdigit():
                     raise InvalidInputError(f"plan {text!r}: first_blocks={rest!r} is not a number")
                 first_blocks = int(rest)
@@ -98,7 +103,9 @@ class Plan:
             raise InvalidInputError(f"plan {text!r}: wanted one codec, or key=SPEC,value=SPEC")
         exact = specs.get("both", "raw")
         return cls(
-            get_codec(specs.get("key", exact)), get_codec(specs.get("value", exact)), first_blocks
+            get_codec(specs.get("key", exact)),
+            get_codec(specs.get("value", exact)),
+            first_blocks or 0,
         )
 
     @classmethod
@@ -111,15 +118,19 @@ class Plan:
         if not isinstance(data, dict) or not {"key", "value"} <= set(data) <= known:
             raise InvalidInputError(f"plan: got {data!r}, wanted key, value and {sorted(known)}")
         rules: list[tuple[int, Kind, Codec]] = []
-        for where, entry in data.get("layers", {}).items():
-            match = re.fullmatch(r"(\d+)(?:-(\d+))?", where)
-            if match is None:
+        layers = data.get("layers", {})
+        if not isinstance(layers, dict):
+            raise InvalidInputError(f"plan: layers are {layers!r}, wanted an object")
+        for where, entry in layers.items():
+            match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", where)
+            if match is None or int(match[1]) > int(match[2] or match[1]):
                 raise InvalidInputError(f"plan: layers {where!r}, wanted '7' or '0-3'")
-            specs = entry if isinstance(entry, dict) else dict.fromkeys(KINDS, entry)
-            if not set(specs) <= set(KINDS):
+            both = {"key": entry, "value": entry}
+            named: dict[str, Any] = entry if isinstance(entry, dict) else both
+            if not set(named) <= set(KINDS):
                 raise InvalidInputError(f"plan: layers {where!r}: {entry!r}, wanted key and value")
             for layer in range(int(match[1]), int(match[2] or match[1]) + 1):
-                rules += [(layer, k, get_codec(specs[k])) for k in KINDS if k in specs]
+                rules += [(layer, k, get_codec(named[k])) for k in KINDS if k in named]
         return cls(
             get_codec(data["key"]),
             get_codec(data["value"]),

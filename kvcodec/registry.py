@@ -150,8 +150,12 @@ def get_codec(spec: str | Codec) -> Codec:
     Raises:
         UnknownCodecError: the name, version or a parameter does not exist.
     """
-    if not isinstance(spec, str):
+    from kvcodec.codec import Codec
+
+    if isinstance(spec, Codec):
         return spec
+    if not isinstance(spec, str):
+        raise UnknownCodecError(f"codec {spec!r}: wanted a spec string, a preset or a Codec")
     from kvcodec.plan import PRESETS, Plan
 
     if spec in PRESETS:

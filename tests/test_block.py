@@ -261,6 +261,11 @@ def test_batches_that_differ_in_codec_or_spec_do_not_concatenate():
             concat([rows, other])
 
 
+def test_no_batches_are_no_batch():
+    with pytest.raises(InvalidInputError, match="no batches"):
+        concat([])
+
+
 def test_empty_rows_have_the_shape_a_call_expects():
     rows = EncodedBlocks.empty(get_codec("raw"), SPEC, 5)
     assert rows.payload.shape == (5, 16 + SPEC.nbytes)

@@ -106,6 +106,7 @@ def test_a_plan_of_several_codecs_is_not_one_codec(plan):
         ("split,first_blocks=two", "first_blocks='two' is not a number"),
         ("split,first_blocks=-1", "first_blocks='-1' is not a number"),
         ("split,first_blocks", "first_blocks='' is not a number"),
+        ("split,first_blocks=1,first_blocks=2", "first_blocks is given twice"),
         ("{", "not JSON"),
         ("{}", "wanted key, value and"),
         ("lossles", "unknown codec 'lossles'; known: "),
@@ -174,10 +175,29 @@ def test_every_plan_survives_text_and_json(key, value, first_blocks, rules):
         ({"key": "split", "value": "raw", "layers": {"0-2": "raw", "1": "raw"}}, "named twice"),
         ({"key": "split", "value": "raw", "first_blocks": -1}, "first_blocks is -1"),
         ({"key": "split", "value": "raw", "first_blocks": True}, "first_blocks is True"),
+        ({"key": "split", "value": "raw", "first_blocks": "1"}, "first_blocks is '1'"),
+        ({"key": "split", "value": "raw", "first_blocks": 1.5}, r"first_blocks is 1\.5"),
+        ({"key": "split", "value": "raw", "layers": ["raw"]}, "wanted an object"),
+        ({"key": "split", "value": "raw", "layers": {"5-2": "raw"}}, "layers '5-2', wanted"),
+        ({"key": "split", "value": "raw", "layers": {"0-99999999999": "raw"}}, "wanted '7' or"),
     ],
 )
 def test_malformed_json_plans_say_what_is_wrong(data, message):
     with pytest.raises(InvalidInputError, match=message):
+        Plan.from_json(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"key": 5, "value": "raw"},
+        {"key": "raw", "value": None},
+        {"key": "raw", "value": "raw", "layers": {"1": 5}},
+        {"key": "raw", "value": "raw", "layers": {"1": {"key": ["raw"]}}},
+    ],
+)
+def test_json_plans_name_codecs_by_spec_strings(data):
+    with pytest.raises(UnknownCodecError, match="wanted a spec string"):
         Plan.from_json(data)
 
 
