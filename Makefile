@@ -51,8 +51,7 @@ fuzz:
 	@mkdir -p build
 	$(CXX) -std=c++17 -O1 -g -ffp-contract=off -fsanitize=address,undefined \
 	    -fno-sanitize-recover=all -DKV_EMULATE_AVX512 -pthread \
-	    kernels/native/fuzz_decode.cpp kernels/native/raw.cpp kernels/native/fp8.cpp \
-	    kernels/native/rans.cpp $(wildcard kernels/native/split*.cpp kernels/native/isa*.cpp) \
+	    $(filter-out kernels/native/module%,$(wildcard kernels/native/*.cpp)) \
 	    -o build/fuzz_decode
 	build/fuzz_decode $(FUZZ) 1
 

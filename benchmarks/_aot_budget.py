@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,30 @@ SLACK = 1.03  # of instructions per element
 Budgets = dict[str, dict[str, dict[str, float]]]  # case -> target -> limit -> value
 
 
-def load(path: Path) -> tuple[Budgets, str]:
-    """Budgets, and the Triton version whose output they describe."""
-    data = json.loads(path.read_text())
-    return data["budgets"], data["triton"]
+def load(folder: Path) -> tuple[Budgets, str]:
+    """Budgets of all codecs, one file each, and the Triton version whose output they describe."""
+    budgets: Budgets = {}
+    versions = {""}
+    for path in sorted(folder.glob("*.json")):
+        data = json.loads(path.read_text())
+        budgets |= data["budgets"]
+        versions.add(data["triton"])
+    return budgets, max(versions)
 
 
-def save(path: Path, budgets: Budgets, triton_version: str) -> None:
-    """Write the file; keys are sorted so that a diff shows only what changed."""
-    data: dict[str, Any] = {"triton": triton_version, "budgets": budgets}
-    path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
+def save(folder: Path, budgets: Budgets, triton_version: str) -> None:
+    """Write the files; keys are sorted so that a diff shows only what changed."""
+    folder.mkdir(exist_ok=True)
+    codecs: dict[str, Budgets] = {path.stem: {} for path in folder.glob("*.json")}
+    for case, entry in budgets.items():
+        codecs.setdefault(re.split("[ :]", case)[0], {})[case] = entry
+    for codec, entries in codecs.items():
+        path = folder / f"{codec}.json"
+        if entries:
+            data: dict[str, Any] = {"triton": triton_version, "budgets": entries}
+            path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
+        else:
+            path.unlink()
 
 
 def limits_of(row: Row) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from _aot_bound import UNIT_LANES, Bound, h200_bound
@@ -113,3 +114,20 @@ def replace_section(page: str, body: str) -> str:
     if not (begin and end):
         raise ValueError(f"the page has no section between {BEGIN!r} and {END!r}")
     return f"{head}{begin}\n\n{body}\n\n{end}{tail}"
+
+
+def merge_tables(page: str, body: str) -> str:
+    """The section of `page` with the lines of `body`'s tables renewed or appended, in place.
+
+    Tables correspond by their order; lines, by their first cell.
+    """
+    section = page.partition(BEGIN)[2].partition(END)[0].strip("\n")
+    old, new = (re.split(r"(\n\n)", text) for text in (section, body))
+    for i, part in enumerate(new):
+        if part.startswith("|") and i < len(old) and old[i].startswith("|"):
+            lines = {line.split("|")[1]: line for line in old[i].splitlines()}
+            rule = lines.pop("---", None)  # the line under the heads
+            lines |= {line.split("|")[1]: line for line in part.splitlines() if line[1:4] != "---"}
+            kept = list(lines.values())
+            old[i] = "\n".join([kept[0], *([rule] if rule else []), *kept[1:]])
+    return "".join(old)

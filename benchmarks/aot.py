@@ -22,7 +22,7 @@ from typing import Any
 import _aot_budget as budget
 import triton
 from _aot_compile import TARGETS, Job, Row, kernel_name
-from _aot_report import call_gbps, markdown, replace_section, table
+from _aot_report import call_gbps, markdown, merge_tables, replace_section, table
 from kernel_cases import CASES, Case
 from rich.console import Console
 from rich.progress import Progress
@@ -30,7 +30,7 @@ from triton.runtime.jit import JITFunction
 
 import kvcodec.kernels
 
-BUDGETS = Path(__file__).with_name("kernel_budgets.json")
+BUDGETS = Path(__file__).with_name("kernel_budgets")
 PAGE = Path(__file__).parents[1] / "docs" / "kernels.md"
 PARALLEL = 2
 TABLE_WIDTH = 170  # a figure that is cut says nothing; a narrower terminal wraps the lines
@@ -56,7 +56,7 @@ def mismatches(kernels: set[str], cases: Iterable[Case]) -> list[str]:
     """Kernels without a case, and cases without a kernel."""
     covered = {case.kernel for case in cases}
     return [
-        *(f"{name}: no case in benchmarks/kernel_cases.py" for name in sorted(kernels - covered)),
+        *(f"{name}: no case in benchmarks/kernel_cases" for name in sorted(kernels - covered)),
         *(f"{name}: a case names it, but it does not exist" for name in sorted(covered - kernels)),
     ]
 
@@ -78,11 +78,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this; repeatable")
     parser.add_argument("--kernel", default="", help="only cases whose name or kernel holds this")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
-    parser.add_argument("--markdown", action="store_true", help=f"renew the tables in {PAGE.name}")
+    parser.add_argument("--markdown", action="store_true", help=f"renew its lines in {PAGE.name}")
     parser.add_argument("--update-budgets", action="store_true", help=f"renew {BUDGETS.name}")
     args = parser.parse_args(argv)
-    if args.markdown and (args.target or args.kernel):
-        parser.error("--markdown needs every kernel and target: drop --kernel and --target")
+    if args.markdown and args.target:
+        parser.error("--markdown needs every target: drop --target")
     return args
 
 
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     failures = mismatches(discover(kvcodec.kernels), CASES)
     names = [case.name for case in CASES]
     if len(set(names)) != len(names):
-        failures.append("kernel_cases.py: a case name occurs twice")
+        failures.append("kernel_cases: a case name occurs twice")
 
     jobs = [(case, target) for case in cases for target in targets]
     console, rows = Console(), []
@@ -129,7 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     if args.markdown:
-        PAGE.write_text(replace_section(PAGE.read_text(), markdown(rows, cases)))
+        page, body = PAGE.read_text(), markdown(rows, cases)
+        PAGE.write_text(replace_section(page, merge_tables(page, body) if args.kernel else body))
     for failure in failures:
         console.print(f"FAIL {failure}", markup=False, highlight=False, soft_wrap=True)
     if failures and written_with != triton.__version__:

@@ -41,6 +41,7 @@ class Codec(ABC):
     source: ClassVar[str] = ""  # paper or project the algorithm comes from
     examples: ClassVar[tuple[str, ...]] = ()  # spec strings the contract suite runs
     kernels: ClassVar[str] = "kvcodec.kernels"  # package that holds <name>_<impl>.py
+    later: ClassVar[tuple[str, ...]] = ()  # parameters younger than this version's frozen frames
 
     fixed_size: ClassVar[bool] = False  # every row of a spec has max_nbytes bytes
     head_splittable: ClassVar[bool] = False  # kvcodec.heads can cut heads out of a row
@@ -100,8 +101,16 @@ class Codec(ABC):
             raise UnsupportedSpecError(f"{self.name}: {reason}")
 
     def config(self) -> dict[str, Any]:
-        """`{"name", "version", "params"}`, JSON; `kvcodec.codec_from_config` is the inverse."""
-        params = {f.name: getattr(self, f.name) for f in fields(self)}
+        """`{"name", "version", "params"}`, JSON; `kvcodec.codec_from_config` is the inverse.
+
+        A parameter of `later` at its default is left out, as if it had never been added: frames
+        written before it keep their bytes, and writers without it read what does not use it.
+        """
+        params = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in self.later or getattr(self, f.name) != f.default
+        }
         listed = {k: list(v) if isinstance(v, tuple) else v for k, v in params.items()}
         return {"name": self.name, "version": self.version, "params": listed}
 

@@ -207,10 +207,10 @@ def codec_from_config(config: dict[str, Any]) -> Codec:
     if isinstance(version, bool) or not isinstance(version, int) or not isinstance(params, dict):
         raise UnknownCodecError(f"codec config {config!r}: version or params has the wrong type")
     cls = codec_class(config["name"], version)
-    if set(params) != {f.name for f in fields(cls)}:
+    known = {f.name for f in fields(cls)}
+    if not known - set(cls.later) <= set(params) <= known:
         raise UnknownCodecError(
-            f"codec {cls.name!r}: parameters {sorted(params)}, wanted "
-            f"{sorted(f.name for f in fields(cls))}"
+            f"codec {cls.name!r}: parameters {sorted(params)}, wanted {sorted(known)}"
         )
     for key, hint in _hints(cls).items():
         if key in params and not _has_type(params[key], hint):

@@ -277,7 +277,7 @@ def test_a_kernel_without_a_case_and_a_case_without_a_kernel_fail():
     case = cases.Case("gather", "_gather_triton.gather_kernel", print, 1, 1, 1)
     assert aot.mismatches({case.kernel}, [case]) == []
     assert aot.mismatches({case.kernel, "new_triton.encode_kernel"}, [case]) == [
-        "new_triton.encode_kernel: no case in benchmarks/kernel_cases.py"
+        "new_triton.encode_kernel: no case in benchmarks/kernel_cases"
     ]
     assert "does not exist" in aot.mismatches(set(), [case])[0]
 
@@ -299,7 +299,7 @@ def test_the_exit_code_tells_whether_all_is_well(tmp_path, capsys, monkeypatch):
     compiled, kernels = [row()], {"m.c_kernel"}
     monkeypatch.setattr(aot.triton.knobs.runtime, "interpret", False)
     monkeypatch.setattr(aot, "CASES", [case])
-    monkeypatch.setattr(aot, "BUDGETS", tmp_path / "budgets.json")
+    monkeypatch.setattr(aot, "BUDGETS", tmp_path / "budgets")
     monkeypatch.setattr(aot, "compile_all", lambda jobs: iter(compiled))
     monkeypatch.setattr(aot, "discover", lambda package: kernels)
     budget.save(aot.BUDGETS, {}, "3.6.0")
@@ -328,6 +328,17 @@ def test_the_page_shows_every_case_in_its_generated_section():
     missing = [case.name for case in cases.CASES if section.count(f"| {case.name} |") != 2]
     assert missing == []
     assert report.replace_section(page, "new").count("new\n\n" + report.END) == 1
+
+
+def test_some_lines_are_renewed_and_the_others_stay():
+    def body(first: str, second: str) -> str:
+        return f"| case | GB/s |\n|---|---|\n{first}\n\nText:\n\n| case | sm |\n|---|---|\n{second}"
+
+    old = body("| a | 1 |\n| b | 2 |", "| a | 3 |")
+    page = f"head{report.BEGIN}\n\n{old}\n\n{report.END}tail"
+    new = body("| b | 9 |\n| c | 4 |", "| c | 5 |")
+    wanted = body("| a | 1 |\n| b | 9 |\n| c | 4 |", "| a | 3 |\n| c | 5 |")
+    assert report.merge_tables(page, new) == wanted
 
 
 def test_a_page_without_the_section_is_refused():

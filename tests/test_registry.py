@@ -298,3 +298,23 @@ def test_importing_the_package_imports_neither_triton_nor_a_kernel():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_later_parameter_at_its_default_leaves_no_trace(known):
+    @register
+    @dataclass(frozen=True, slots=True)
+    class Grown(Knobs):
+        """A codec that got a parameter after its bytes were frozen."""
+
+        name = "grown"
+        later = ("extra",)
+
+        extra: str = "none"
+
+    old = {"name": "grown", "version": 1, "params": Knobs().config()["params"]}
+    assert Grown().config() == old
+    assert codec_from_config(old) == Grown()
+    assert codec_from_config(Grown(extra="x").config()) == Grown(extra="x")
+    assert Grown(extra="x").config()["params"]["extra"] == "x"
+    with pytest.raises(UnknownCodecError, match="wanted"):
+        codec_from_config({**old, "params": {"bits": 4}})

@@ -1,0 +1,17 @@
+"""fp8: a scale per token and head, per head, per block."""
+
+from kernel_cases.case import BF16, MLA, SMALL, single
+
+ROWS = "_fp8_encode_triton.encode_rows_kernel"
+GROUPS = "_fp8_encode_triton.encode_groups_kernel"
+DECODE = "fp8_triton.decode_kernel"
+
+CASES = [
+    single("bf16 compress", "fp8", ROWS, BF16, 3 + 4 / 128),
+    single("bf16 decompress", "fp8", DECODE, BF16, 3 + 4 / 128),
+    single("fp16 compress", "fp8:dtype=e5m2", ROWS, SMALL, 3 + 4 / 96),
+    single("fp16 decompress", "fp8:dtype=e5m2", DECODE, SMALL, 3 + 4 / 96),
+    single("bf16 compress", "fp8:scale=head", GROUPS, BF16, 3),
+    single("mla compress", "fp8:scale=block", GROUPS, MLA, 3, per_iteration=2048, passes=2),
+    single("mla decompress", "fp8:scale=block", DECODE, MLA, 3),
+]
