@@ -10,6 +10,7 @@ from kvcodec.identity import Identity
 from kvcodec.plan import Plan
 from kvcodec.registry import codec_from_config, codec_names, get_codec, register
 from kvcodec.row import Section
+from kvcodec.warmup import warmup
 
 __version__ = "0.1.0"
 
@@ -34,4 +35,5 @@ __all__ = [
     "merge_heads",
     "register",
     "take_heads",
+    "warmup",
 ]

@@ -57,10 +57,17 @@ class Plan:
             return get_codec(EXACT)
         return chosen
 
+    def codecs(self) -> list[Codec]:
+        """Every codec that the plan may choose, each once."""
+        named = [self.key, self.value, *(codec for _, _, codec in self.layers)]
+        if self.first_blocks and not all(codec.lossless for codec in named):
+            named.append(get_codec(EXACT))
+        return list(dict.fromkeys(named))
+
     @property
     def lossless(self) -> bool:
         """Whether every block comes back bit for bit."""
-        return all(c.lossless for c in (self.key, self.value, *(c for _, _, c in self.layers)))
+        return all(codec.lossless for codec in self.codecs())
 
     def single_codec(self) -> Codec:
         """The one codec of a plan that has just one."""
