@@ -4,13 +4,14 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 INPUTS := pyproject.toml setup.py constraints.txt requirements/model.txt $(wildcard kernels/native/*)
 
-.PHONY: help eval test lint unit wheel kernels fuzz format clean
+.PHONY: help eval test lint unit wheel kernels mutants fuzz format clean
 
 help:
 	@echo "make eval     a real model's cache through the codecs: size, perplexity, divergence"
 	@echo "make test     lint, types, the whole suite, and the built wheel in a fresh environment"
 	@echo "make lint     ruff and mypy       make unit   pytest       make wheel   wheel smoke test"
 	@echo "make kernels  compile every Triton kernel for every GPU and hold it to its budget"
+	@echo "make mutants  seed bugs in the kernels and see that the suite notices each"
 	@echo "make fuzz     native decoders under sanitizers; FUZZ=blocks"
 	@echo "make format   rewrite sources in house style                make clean   remove .venv"
 
@@ -45,6 +46,9 @@ wheel: .venv/.test
 
 kernels: .venv/.test
 	$(BIN)/python benchmarks/aot.py
+
+mutants: .venv/.test
+	$(BIN)/python tests/mutants.py
 
 FUZZ ?= 20000
 fuzz:
