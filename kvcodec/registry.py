@@ -184,7 +184,7 @@ def format_spec(codec: Codec) -> str:
 
     def text(value: Any) -> str:
         if isinstance(value, tuple):
-            return "/".join(map(repr, value))
+            return "/".join(v if isinstance(v, str) else repr(v) for v in value)
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     changed = [
