@@ -11,15 +11,34 @@ from stack_rows import SPEC, WIDE, AllCodings, plain_rows
 from strategies import make_cache
 
 from kvcodec import BlockSpec, EncodedBlocks, get_codec, stack
-from kvcodec.errors import CorruptDataError, InvalidInputError
+from kvcodec.errors import (
+    CorruptDataError,
+    ImplementationUnavailableError,
+    InvalidInputError,
+)
+from kvcodec.kernels._stack import load_coder
 from kvcodec.quantizer import transcode
+from kvcodec.registry import IMPLEMENTATIONS
 from kvcodec.row import row_layout
 
 PLAIN = AllCodings()
 RANS = AllCodings(entropy="rans")
 WIDTHS = {"e4m3fn": (4, 3), "e5m2": (5, 2), "fp16": (5, 10), "bf16": (8, 7), "fp32": (8, 23)}
 RAW_PLANES = {"e4m3fn": (4,), "e5m2": (2, 1), "fp16": (8, 2, 1), "bf16": (8,), "fp32": (8, 8, 8)}
+
+
+def can_code(impl):
+    """Whether the stack has this implementation here."""
+    try:
+        return load_coder(impl).unavailable(torch.device("cpu")) is None
+    except ImplementationUnavailableError:
+        return False
+
+
 KINDS = ("skewed", "constant", "noise")
+IMPLS = [i for i in IMPLEMENTATIONS if can_code(i)]
+KERNELS = [i for i in IMPLS if i != "reference"]
+HOSTS = [i for i in IMPLS if i != "triton"]
 
 
 def align(n):
@@ -170,6 +189,23 @@ def test_only_entropy_may_change():
         get_codec("fp8:entropy=huffman")
 
 
+@pytest.mark.parametrize("impl", KERNELS)
+@pytest.mark.parametrize("spec", [SPEC, WIDE], ids=["32_lanes", "64_lanes"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_implementation_gives_the_bytes_of_the_reference(impl, spec, kind):
+    """Whatever the rows held before, in both directions and in both modes."""
+    b = spec.block_size
+    plain = plain_rows(RANS, spec, [b, 0, 1, 5, b - 1, b], kind)
+    wanted = transcode(plain, RANS, impl="reference")
+    out = EncodedBlocks.empty(RANS, spec, len(plain))
+    out.payload.fill_(0x5C)
+    assert used(transcode(plain, RANS, impl=impl, out=out)) == used(wanted)
+    back = EncodedBlocks.empty(PLAIN, spec, len(plain))
+    back.payload.fill_(0x5C)
+    transcode(wanted, PLAIN, impl=impl, out=back)
+    assert used(back) == used(transcode(wanted, PLAIN, impl="reference"))
+
+
 def damaged(row):
     """Coded rows, each with one lie of those that the page tells a reader to reject."""
     for at, value in (
@@ -193,14 +229,18 @@ def damaged(row):
     yield bad
 
 
-def test_damage_is_found():
+@pytest.mark.parametrize("impl", HOSTS)
+def test_damage_is_found(impl):
     rows = transcode(plain_rows(RANS, SPEC, [7], "skewed"), RANS, impl="reference")
     row = rows.payload[0, : int(rows.nbytes[0])]
     for bad in damaged(row):
         batch = EncodedBlocks(RANS, SPEC, rows.payload.clone(), rows.nbytes)
         batch.payload[0, : len(bad)] = bad
         with pytest.raises(CorruptDataError):
-            transcode(batch, PLAIN, impl="reference")
+            transcode(batch, PLAIN, impl=impl)
+
+
+def test_a_symbol_out_of_its_alphabet_is_found():
     wrong = stack.encode_parts({"codes": np.full(60, 0x99, np.uint8)}, (PLAIN.parts(SPEC)[1],), 32)
     wrong["tables"][-1] = 16
     with pytest.raises(CorruptDataError, match="alphabet"):
