@@ -16,7 +16,9 @@ from kvcodec.errors import (
     ImplementationUnavailableError,
     InvalidInputError,
 )
+from kvcodec.kernels import _native_call
 from kvcodec.kernels._stack import load_coder
+from kvcodec.kernels._stack_native import NativeCoder
 from kvcodec.quantizer import transcode
 from kvcodec.registry import IMPLEMENTATIONS
 from kvcodec.row import row_layout
@@ -37,6 +39,7 @@ def can_code(impl):
 
 KINDS = ("skewed", "constant", "noise")
 IMPLS = [i for i in IMPLEMENTATIONS if can_code(i)]
+ISAS = _native_call.extension().isas() if _native_call._native else []
 KERNELS = [i for i in IMPLS if i != "reference"]
 HOSTS = [i for i in IMPLS if i != "triton"]
 
@@ -204,6 +207,20 @@ def test_every_implementation_gives_the_bytes_of_the_reference(impl, spec, kind)
     back.payload.fill_(0x5C)
     transcode(wanted, PLAIN, impl=impl, out=back)
     assert used(back) == used(transcode(wanted, PLAIN, impl="reference"))
+
+
+@pytest.mark.parametrize("isa", [index for index, _ in ISAS], ids=[name for _, name in ISAS])
+def test_every_instruction_set_gives_the_bytes_of_the_reference(isa):
+    coder = NativeCoder(isa)
+    for spec, kind in ((SPEC, "skewed"), (WIDE, "skewed"), (WIDE, "constant"), (WIDE, "noise")):
+        b = spec.block_size
+        plain = plain_rows(RANS, spec, [b, 0, 1, 5, b - 1, b], kind)
+        wanted = transcode(plain, RANS, impl="reference")
+        out, back = EncodedBlocks.empty(RANS, spec, 6), EncodedBlocks.empty(PLAIN, spec, 6)
+        coder.encode_rows(plain, out, num_threads=2)
+        coder.decode_rows(wanted, back, num_threads=2)
+        assert used(out) == used(wanted)
+        assert used(back) == used(transcode(wanted, PLAIN, impl="reference"))
 
 
 def damaged(row):
