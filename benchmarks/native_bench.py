@@ -19,6 +19,10 @@ from kvcodec import BlockSpec, EncodedBlocks
 from kvcodec.bits import int_view
 from kvcodec.codec import Codec
 from kvcodec.kernels import _native_call, fp8_native, raw_native, split_native
+from kvcodec.kernels._stack import StackedKernel
+from kvcodec.kernels._stack_native import NativeCoder
+from kvcodec.quantizer import Quantizer
+from kvcodec.registry import Kernel
 
 KERNELS = {
     "raw": raw_native.RawNative,
@@ -50,7 +54,9 @@ def measure(
     codec: Codec, cache: torch.Tensor, isa: int, num_threads: int, seconds: float
 ) -> tuple[float, float, float]:
     """GB/s of compress and of decompress, and bits per element."""
-    kernel = KERNELS[codec.name](isa)
+    kernel: Kernel = KERNELS[codec.name](isa)
+    if isinstance(codec, Quantizer) and codec.stacked:
+        kernel = StackedKernel(kernel, NativeCoder(isa))
     spec, ids = BlockSpec.of(cache), torch.arange(len(cache))
     rows, back = EncodedBlocks.empty(codec, spec, len(cache)), torch.zeros_like(cache)
     workspace = torch.empty(kernel.workspace_nbytes(codec, spec, len(cache)), dtype=torch.uint8)

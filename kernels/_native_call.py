@@ -169,12 +169,17 @@ class NativeKernel(ABC):
 
     def unavailable(self, device: torch.device) -> str | None:
         """Host tensors only, and only where the extension was built."""
-        if device.type != "cpu":
-            return f"native kernels run on cpu tensors, not on {device.type}"
-        if _native is None:
-            return (
-                f"the compiled extension kvcodec.kernels._native is missing ({_missing}); "
-                "install with a C++17 compiler at hand, or run 'python setup.py build_ext "
-                "--inplace' in a checkout"
-            )
-        return None
+        return availability(device)
+
+
+def availability(device: torch.device) -> str | None:
+    """None, or why native kernels cannot run on tensors of `device`."""
+    if device.type != "cpu":
+        return f"native kernels run on cpu tensors, not on {device.type}"
+    if _native is None:
+        return (
+            f"the compiled extension kvcodec.kernels._native is missing ({_missing}); "
+            "install with a C++17 compiler at hand, or run 'python setup.py build_ext "
+            "--inplace' in a checkout"
+        )
+    return None

@@ -37,6 +37,10 @@ struct Isa {
   u32 (*amax[kNumSources])(const u8* bits, i64 n);
   void (*quantize[kNumSources][kNumTargets])(const u8* bits, i64 n, float scale, u8* codes);
   void (*dequantize[kNumSources][kNumTargets])(const u8* codes, i64 n, float scale, u8* bits);
+
+  // Bytes to n nibbles, low ones first, and back; n is rounded up to a multiple of 8.
+  void (*unpack4)(const u8* bytes, i64 n, u8* nibbles);
+  void (*pack4)(const u8* nibbles, i64 n, u8* bytes);
 };
 
 // Instruction sets of this build, ascending; null where this machine lacks them.
