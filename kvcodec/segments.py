@@ -16,15 +16,21 @@ import torch
 from kvcodec.bits import DTYPES
 from kvcodec.errors import InvalidInputError
 
-TYPES: dict[str, torch.dtype] = {**DTYPES, "e4m3": DTYPES["e4m3fn"]}
+# `e2m1x2` is a byte of two e2m1 codes, `e8m0` a UE8M0 scale
+TYPES: dict[str, torch.dtype] = {
+    **DTYPES,
+    "e4m3": torch.float8_e4m3fn,
+    "e2m1x2": torch.uint8,
+    "e8m0": torch.uint8,
+}
 
-# What engines write, by name. Packed e2m1 codes and UE8M0 scales are bytes (u8).
+# What engines write, by name.
 LAYOUTS: dict[str, str] = {
     "mla": "nope.bf16x512+rope.bf16x64",  # latent and RoPE key of DeepSeek V2 and V3, 1,152 bytes
     "fp8_ds_mla": "nope.e4m3x512+scale.fp32x4+rope.bf16x64",  # DeepSeek V3.2, 656 bytes
-    "deepseek_v4": "nope.e4m3x448+rope.bf16x64/scale.u8x8",  # 584: 7 UE8M0 scales and a pad
-    "deepseek_v41": "kv.e4m3x512/scale.u8x16",  # 528: UE8M0, one for 32 elements
-    "nvfp4_ds_mla": "nope.u8x256+rope.e4m3x64+scale.e4m3x32",  # 352: e2m1 pairs, E4M3 scales
+    "deepseek_v4": "nope.e4m3x448+rope.bf16x64/scale.e8m0x8",  # 584: 7 scales and a pad
+    "deepseek_v41": "kv.e4m3x512/scale.e8m0x16",  # 528: a scale for 32 elements
+    "nvfp4_ds_mla": "nope.e2m1x2x256+rope.e4m3x64+scale.e4m3x32",  # 352: a scale for 16
     "indexer": "k.e4m3x128/scale.fp32x1",  # DeepSeek's sparse indexer, 132
 }
 
@@ -36,6 +42,7 @@ class Segment:
     """`numel` elements of each token, at byte `begin` of the token's part of run `run`."""
 
     name: str
+    type: str
     dtype: torch.dtype
     numel: int
     run: int
@@ -78,7 +85,7 @@ def parse_layout(text: str) -> Layout:
                     f"layout {text!r}: {item!r} is no segment; wanted NAME.TYPExCOUNT with a type "
                     f"of {', '.join(TYPES)}, or a layout of {', '.join(LAYOUTS)}"
                 )
-            segments.append(Segment(match[1], TYPES[match[2]], int(match[3]), run, begin))
+            segments.append(Segment(match[1], match[2], TYPES[match[2]], int(match[3]), run, begin))
             begin += segments[-1].nbytes
         widths.append(begin)
     names = [segment.name for segment in segments]

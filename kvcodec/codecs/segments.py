@@ -137,8 +137,10 @@ class Segments(Codec):
 
 
 def default_codec(segment: Segment) -> str:
-    """Lossless: `split` for floats, `raw` for bytes."""
-    return "raw" if segment.dtype == torch.uint8 else "split"
+    """Lossless: `split` for floats, `opaque` for bytes."""
+    if segment.dtype != torch.uint8:
+        return "split"
+    return "opaque:coding=nibbles" if segment.type == "e2m1x2" else "opaque"
 
 
 def layout_of(codec: Codec) -> tuple[Segments, Layout]:

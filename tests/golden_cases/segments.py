@@ -14,7 +14,11 @@ CASES = [
         "segments/v1/u8",
         (
             Batch("segments:layout=nope.e4m3x24+rope.bf16x6+scale.fp32x1", OPAQUE, BLOCKS),
-            Batch("segments:layout=k.e4m3x32+tag.u8x4/scale.fp32x1", RUNS, BLOCKS[:2]),
+            Batch(
+                "segments:layout=k.e4m3x32+tag.u8x4/scale.fp32x1,codecs=split/raw/split",
+                RUNS,
+                BLOCKS[:2],
+            ),
         ),
     ),
     Case(
