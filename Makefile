@@ -39,7 +39,7 @@ lint: .venv/.test
 	$(BIN)/mypy
 
 unit: .venv/.test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 wheel: .venv/.test
 	scripts/wheel_smoke.sh $(BIN)/python
