@@ -20,7 +20,9 @@ F32 = npt.NDArray[np.float32]
 _INF = np.uint32(0x7F800000)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _MAX_CODES = {"bf16": 0x7F7F, "fp16": 0x7BFF, "fp32": 0x7F7FFFFF, "e4m3fn": 0x7E, "e5m2": 0x7B}
+_MAX_CODES["e2m1"] = 0x7
 _NAN_CODES = {"bf16": 0x7FC0, "fp16": 0x7E00, "fp32": 0x7FC00000, "e4m3fn": 0x7F, "e5m2": 0x7F}
+_NAN_CODES["e2m1"] = 0x7  # no NaN: it becomes the largest
 _INF_CODES = {"bf16": 0x7F80, "fp16": 0x7C00, "fp32": 0x7F800000, "e5m2": 0x7C}
 
 
@@ -35,7 +37,7 @@ class Codes:
 
 
 def codes_of(fmt: FloatFormat) -> Codes:
-    """Special codes of bf16, fp16, fp32, e4m3fn or e5m2."""
+    """Special codes of bf16, fp16, fp32, e4m3fn, e5m2 or e2m1."""
     name = fmt.name
     bias = (1 << (fmt.exponent_bits - 1)) - 1
     return Codes(bias, _MAX_CODES[name], _NAN_CODES[name], _INF_CODES.get(name))
