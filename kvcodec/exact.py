@@ -53,6 +53,24 @@ def div(a: F32, b: F32) -> F32:
         return np.divide(a, b, dtype=np.float32)
 
 
+def add(a: F32, b: F32) -> F32:
+    """a + b, correctly rounded; overflow gives infinity."""
+    with np.errstate(all="ignore"):
+        return np.add(a, b, dtype=np.float32)
+
+
+def sub(a: F32, b: F32) -> F32:
+    """a - b, correctly rounded; overflow gives infinity."""
+    with np.errstate(all="ignore"):
+        return np.subtract(a, b, dtype=np.float32)
+
+
+def sqrt(a: F32) -> F32:
+    """Square root of values >= 0, correctly rounded (`torch.sqrt` is not, on a CPU)."""
+    with np.errstate(all="ignore"):
+        return np.sqrt(a, dtype=np.float32)  # exact: correctly rounded by IEEE 754
+
+
 def widen(bits: UInt, fmt: FloatFormat) -> F32:
     """Exact fp32 values of bit patterns; NaN of any payload becomes the quiet NaN 0x7FC00000."""
     codes = codes_of(fmt)
@@ -116,5 +134,6 @@ def is_nan(x: F32) -> npt.NDArray[np.bool_]:
 
 
 __all__ = [
-    "FORMATS", "Codes", "codes_of", "div", "finite_amax", "is_nan", "mul", "narrow", "widen",
+    "FORMATS", "Codes", "add", "codes_of", "div", "finite_amax", "is_nan", "mul", "narrow", "sqrt",
+    "sub", "widen",
 ]  # fmt: skip

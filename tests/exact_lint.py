@@ -19,6 +19,7 @@ FILES = (
     *sorted((ROOT / "kvcodec" / "codecs").glob("*.py")),
     ROOT / "kvcodec" / "exact.py",
     ROOT / "kvcodec" / "rans.py",
+    ROOT / "kvcodec" / "rotation.py",
 )
 MODULES = {"np", "numpy", "torch", "math", "F"}
 
