@@ -19,6 +19,12 @@ PRESETS: dict[str, str] = {
     "fast": "fp8:scale=head",
     "balanced": "key=split,value=fp8",
     "small": "fp8:scale=block,first_blocks=1",
+    "turboangle-k128v64": "key=turboangle,value=turboangle:n=64",
+    "turboangle-k8v4log": "key=turboangle,value=turboangle:n=64,norm_bits=4,norm=log",
+    "turboangle-e4": (  # finer angles in the first four layers
+        '{"key": "turboangle", "value": "turboangle:n=64",'
+        ' "layers": {"0-3": {"key": "turboangle:n=256", "value": "turboangle:n=128"}}}'
+    ),
 }
 
 
