@@ -129,7 +129,11 @@ class TurboAngle(Codec):
             a, b = y[..., 0::2], y[..., 1::2]
             r = exact.sqrt(exact.add(exact.mul(a, a), exact.mul(b, b)))
             parts = {"angles": radix.pack(angles.nearest(a, b, self.n), self.n)}
-            parts |= self.encode_norms(r, down, up)
+            if self.norm in STORED:
+                parts["norms"] = store(exact.mul(r, up), self.norm)
+            else:
+                q, parts["minmax"] = self.code_norms(r, down, up)
+                parts["norms"] = radix.pack(q, 1 << self.norm_bits)
             out.nbytes[i] = write_row(payload[i], sections, 0, valid, parts)
 
     def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
@@ -137,18 +141,21 @@ class TurboAngle(Codec):
         spec = encoded.spec
         bits = np.zeros((len(encoded), *spec.shape), f"u{spec.dtype.itemsize}")
         for block, row in zip(bits, read_rows(encoded), strict=True):
-            k = radix.unpack(row.parts["angles"], spec.head_dim // 2, self.n)
-            r, up = self.decode_norms(row.parts, spec)
+            parts, pairs = row.parts, spec.head_dim // 2
+            k = radix.unpack(parts["angles"], pairs, self.n)
+            if self.norm in STORED:
+                r, up = whole_norms(parts["norms"])
+            else:
+                q = radix.unpack(parts["norms"], pairs, 1 << self.norm_bits)
+                r, up = self.norms_of(q, parts["minmax"])
             y = exact.mul(r[..., None], angles.directions(self.n)[k]).reshape(spec.shape)
             x = exact.mul(unrotate(y), up)
             block[:] = exact.narrow(exact.add(x, np.zeros_like(x)), spec.format)  # -0 becomes 0
             block[row.num_valid :] = 0
         return from_bits(bits, spec.dtype)
 
-    def encode_norms(self, r: exact.F32, down: exact.F32, up: exact.F32) -> dict[str, UInt]:
-        """Parts of a row from the norms [T, H, pairs] of scaled vectors."""
-        if self.norm in STORED:
-            return {"norms": store(exact.mul(r, up), self.norm)}
+    def code_norms(self, r: exact.F32, down: exact.F32, up: exact.F32) -> tuple[radix.Codes, UInt]:
+        """Codes [..., P] of the norms of scaled vectors, and what is stored of min and max."""
         ends = np.stack([r.min(-1), r.max(-1)], -1)
         stored = store(exact.mul(ends, up), self.minmax)
         low, high = self.levels(exact.mul(load(stored), down))
@@ -159,25 +166,19 @@ class TurboAngle(Codec):
         span[span == 0] = 1
         most = np.float32((1 << self.norm_bits) - 1)
         q = exact.mul(exact.div(exact.sub(position, low), span), most)
-        codes = radix.pack(exact.round_half_even(q), 1 << self.norm_bits)
-        return {"norms": codes, "minmax": stored}
+        return exact.round_half_even(q), stored
 
-    def decode_norms(self, parts: dict[str, UInt], spec: BlockSpec) -> tuple[exact.F32, exact.F32]:
-        """Norms [T, H, pairs] of scaled vectors, and the factor [T, H, 1] back to their size."""
-        if self.norm in STORED:
-            r = load(parts["norms"])
-            down, up = scales(exact.finite_amax(r, (2,)))
-            return exact.mul(r, down), up
-        ends = load(parts["minmax"])
+    def norms_of(self, q: radix.Codes, stored: UInt) -> tuple[exact.F32, exact.F32]:
+        """Norms [..., P] of scaled vectors from codes, and the factor [..., 1] to their size."""
+        ends = load(stored)
         down, up = scales(ends[..., 1:])
         low, high = self.levels(exact.mul(ends, down))
-        q = radix.unpack(parts["norms"], spec.head_dim // 2, 1 << self.norm_bits)
         codes = q.astype(np.float32)  # exact: integers below 2^8
         most = np.float32((1 << self.norm_bits) - 1)
         if self.norm == "log":
             step = exact.div(exact.sub(logs(high), logs(low)), most)
-            log = fixed_log.log_of(low) + exact.round_half_even(exact.mul(codes, step))
-            r = fixed_log.power_of(log)
+            above = exact.round_half_even(exact.mul(codes, step))
+            r = fixed_log.power_of(fixed_log.log_of(low) + above)
         else:
             r = exact.add(low, exact.mul(codes, exact.div(exact.sub(high, low), most)))
         return np.minimum(np.maximum(r, low), high), up
@@ -202,6 +203,13 @@ def scales(amax: exact.F32) -> tuple[exact.F32, exact.F32]:
     down = (254 - exponent).astype(np.uint32) << np.uint32(23)
     up = exponent.astype(np.uint32) << np.uint32(23)
     return down.view(np.float32), up.view(np.float32)
+
+
+def whole_norms(stored: UInt) -> tuple[exact.F32, exact.F32]:
+    """Norms [..., P] that stand in a row, scaled, and the factor [..., 1] to their size."""
+    r = load(stored)
+    down, up = scales(exact.finite_amax(r, (-1,)))
+    return exact.mul(r, down), up
 
 
 def store(values: exact.F32, kind: str) -> UInt:
