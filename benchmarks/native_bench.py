@@ -18,7 +18,13 @@ import kvcodec
 from kvcodec import BlockSpec, EncodedBlocks
 from kvcodec.bits import int_view
 from kvcodec.codec import Codec
-from kvcodec.kernels import _native_call, fp8_native, raw_native, split_native
+from kvcodec.kernels import (
+    _native_call,
+    fp8_native,
+    raw_native,
+    split_native,
+    turboangle_native,
+)
 from kvcodec.kernels._stack import StackedKernel
 from kvcodec.kernels._stack_native import NativeCoder
 from kvcodec.quantizer import Quantizer
@@ -28,6 +34,7 @@ KERNELS = {
     "raw": raw_native.RawNative,
     "split": split_native.SplitNative,
     "fp8": fp8_native.Fp8Native,
+    "turboangle": turboangle_native.TurboAngleNative,
 }
 SHAPES = ((256, 1, 128), (64, 3, 64))  # 64 and 24 KiB of bf16
 

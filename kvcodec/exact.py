@@ -73,6 +73,11 @@ def sqrt(a: F32) -> F32:
         return np.sqrt(a, dtype=np.float32)  # exact: correctly rounded by IEEE 754
 
 
+def round_half_even(a: F32) -> npt.NDArray[np.int64]:
+    """Nearest integer of finite values, ties to even."""
+    return np.rint(a).astype(np.int64)  # exact: an fp32 of 2^23 or more is an integer already
+
+
 def widen(bits: UInt, fmt: FloatFormat) -> F32:
     """Exact fp32 values of bit patterns; NaN of any payload becomes the quiet NaN 0x7FC00000."""
     codes = codes_of(fmt)
@@ -136,6 +141,6 @@ def is_nan(x: F32) -> npt.NDArray[np.bool_]:
 
 
 __all__ = [
-    "FORMATS", "Codes", "add", "codes_of", "div", "finite_amax", "is_nan", "mul", "narrow", "sqrt",
-    "sub", "widen",
+    "FORMATS", "Codes", "add", "codes_of", "div", "finite_amax", "is_nan", "mul", "narrow",
+    "round_half_even", "sqrt", "sub", "widen",
 ]  # fmt: skip

@@ -21,6 +21,12 @@ PRESETS: dict[str, str] = {
     "small": "fp8:scale=block,first_blocks=1",
     "kivi-4": "key=int4:axis=channel,value=int4",
     "kivi-2": "key=int4:bits=2,axis=channel,value=int4:bits=2",
+    "turboangle-k128v64": "key=turboangle,value=turboangle:n=64",
+    "turboangle-k8v4log": "key=turboangle,value=turboangle:n=64,norm_bits=4,norm=log",
+    "turboangle-e4": (  # finer angles in the first four layers
+        '{"key": "turboangle", "value": "turboangle:n=64",'
+        ' "layers": {"0-3": {"key": "turboangle:n=256", "value": "turboangle:n=128"}}}'
+    ),
 }
 
 

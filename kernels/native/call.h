@@ -115,4 +115,9 @@ i64 fp8_scratch(const Plane& plane, i64 num_threads);
 
 i64 fp8_row_nbytes(const Plane& plane, const Fp8& fp8);
 
+void turboangle_compress(const Call& call, const TurboAngle& t);
+i64 turboangle_decompress(const Call& call, const TurboAngle& t);
+i64 turboangle_scratch(const Plane& plane, i64 num_threads);
+i64 turboangle_row_nbytes(const Plane& plane, const TurboAngle& t);
+
 }  // namespace kv

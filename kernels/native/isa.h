@@ -9,6 +9,23 @@ namespace kv {
 // Scales of the fp8 codec: element type (bf16, fp16, fp32) and code type (e4m3, e5m2).
 constexpr int kNumSources = 3, kNumTargets = 2, kMaxPlanes = 3;
 
+// turboangle: how codes below `base` are packed. bits is 0 where `group` digits share `group_nbytes`.
+struct Packing {
+  i64 base, bits, group, group_nbytes;
+  i64 nbytes;  // of a vector
+};
+
+enum Norms : i64 { kLinearNorms, kLogNorms, kWholeNorms };
+
+struct TurboAngle {
+  i64 source, norm;
+  bool half;  // whole norms, or the ends of coded ones, are fp16 instead of fp32
+  Packing angles, norms;
+  const float *directions, *boundaries;  // (cos, sin) [n]
+  const u32* signs;                      // 0x80000000 where D is -1 [head_dim]
+  const i32 *log_table, *power_table;    // [257]
+};
+
 struct Isa {
   const char* name;
 
@@ -41,6 +58,11 @@ struct Isa {
   // Bytes to n nibbles, low ones first, and back; n is rounded up to a multiple of 8.
   void (*unpack4)(const u8* bytes, i64 n, u8* nibbles);
   void (*pack4)(const u8* nibbles, i64 n, u8* bytes);
+  // turboangle: one vector of `dim` elements to its codes, norms and range, and back.
+  void (*turbo_encode[kNumSources])(const TurboAngle& t, const u8* bits, i64 dim, u8* scratch,
+                                    u8* angles, u8* norms, u8* ends);
+  void (*turbo_decode[kNumSources])(const TurboAngle& t, const u8* angles, const u8* norms,
+                                    const u8* ends, i64 dim, u8* scratch, u8* bits);
 };
 
 // Instruction sets of this build, ascending; null where this machine lacks them.
