@@ -40,7 +40,7 @@ def encode(
         x = blocks[at].to(torch.float32, copy=True)
         if unused is not None:
             x.masked_fill_(unused[at], 0)
-        for name, part in codec.quantize(x.numpy()).items():
+        for name, part in codec.code(x.numpy()).items():
             flat = np.ascontiguousarray(part).reshape(len(x), -1).view(np.uint8)
             rows[at, offsets[name] :][:, : flat.shape[1]] = torch.from_numpy(flat)
 
@@ -65,7 +65,7 @@ def decode(encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> tor
             for s in sections
         }
         elements = int_view(blocks[at])
-        narrow_into(elements, torch.from_numpy(codec.dequantize(parts)), spec.format)
+        narrow_into(elements, torch.from_numpy(codec.values(parts)), spec.format)
         if unused is not None:
             elements.masked_fill_(unused[at], 0)
     return blocks

@@ -11,9 +11,9 @@ import torch
 from kvcodec import exact
 from kvcodec.bits import U8, FloatFormat, UInt, from_bits, pack_plane, to_bits, unpack_plane
 from kvcodec.block import BlockSpec, EncodedBlocks
-from kvcodec.codec import Codec
 from kvcodec.errors import CorruptDataError
-from kvcodec.row import Section, read_rows, row_layout, write_row
+from kvcodec.quantizer import Quantizer
+from kvcodec.row import Section, read_rows, write_row
 
 SOURCES = (torch.bfloat16, torch.float16, torch.float32)
 E2M1 = FloatFormat("e2m1", torch.uint8, 2, 1)  # a code in a byte: 0 .5 1 1.5 2 3 4 6, and a sign
@@ -53,7 +53,7 @@ def why_unsupported(spec: BlockSpec, group: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Mx(Codec):
+class Mx(Quantizer):
     """OCP Microscaling: groups of 32 along head_dim under a power of two.
 
     With E the exponent field of the fp32 of a group's largest finite magnitude (0 for subnormals
@@ -63,10 +63,10 @@ class Mx(Codec):
     """
 
     lossless = False
-    fixed_size = True
-    head_splittable = True
+    parts_split_heads = True
     stream_ordered = True
     idempotent = True
+    later = ("entropy",)
     source = "OCP Microscaling Formats (MX) 1.0"
 
     @property
@@ -84,21 +84,22 @@ class Mx(Codec):
         """bf16, fp16 and fp32 in whole groups."""
         return why_unsupported(spec, MX_GROUP)
 
-    def sections(self, spec: BlockSpec, mode: int) -> tuple[Section, ...]:
+    def parts(self, spec: BlockSpec) -> tuple[Section, ...]:
         """Codes, then a scale byte per group."""
-        if mode != 0:
-            raise CorruptDataError(f"{self.name}: mode {mode}, wanted 0")
         groups = *spec.shape[:2], spec.head_dim // MX_GROUP
         return (
-            Section("codes", "u1", packed_shape(spec, self.target), head_axis=1),
-            Section("scales", "u1", groups, head_axis=1),
+            Section(
+                "codes",
+                "u1",
+                packed_shape(spec, self.target),
+                head_axis=1,
+                coding=self.target.name,
+                tokens=1,
+            ),
+            Section("scales", "u1", groups, head_axis=1, coding="bytes", tokens=1),
         )
 
-    def max_nbytes(self, spec: BlockSpec) -> int:
-        """All rows are this long."""
-        return row_layout(self.sections(spec, 0), {})[1]
-
-    def encode(
+    def quantize(
         self,
         blocks: torch.Tensor,
         num_valid: torch.Tensor,
@@ -107,7 +108,7 @@ class Mx(Codec):
     ) -> None:
         """One block at a time, as the docstring of the class says."""
         spec = out.spec
-        sections = self.sections(spec, 0)
+        sections = self.parts(spec)
         for i, valid in enumerate(num_valid.tolist()):
             x = exact.widen(to_bits(blocks[i]), spec.format)
             x[valid:] = 0
@@ -123,7 +124,9 @@ class Mx(Codec):
             row = out.payload.numpy()[i]
             out.nbytes[i] = write_row(row, sections, 0, valid, parts)
 
-    def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
+    def dequantize(
+        self, encoded: EncodedBlocks, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Multiply, then round to the element type, saturating; rows of `encode` lose nothing."""
         spec = encoded.spec
         bits = np.zeros((len(encoded), *spec.shape), f"u{spec.dtype.itemsize}")

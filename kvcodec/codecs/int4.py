@@ -11,10 +11,10 @@ import torch
 from kvcodec import exact
 from kvcodec.bits import FORMATS, FloatFormat, UInt, from_bits, pack_plane, to_bits, unpack_plane
 from kvcodec.block import BlockSpec, EncodedBlocks
-from kvcodec.codec import Codec
-from kvcodec.errors import CorruptDataError, InvalidInputError
+from kvcodec.errors import InvalidInputError
+from kvcodec.quantizer import Quantizer
 from kvcodec.registry import register
-from kvcodec.row import Section, read_rows, row_layout, write_row
+from kvcodec.row import Section, read_rows, write_row
 
 WIDTHS = (4, 2)
 AXES = {"token": 2, "channel": 0}  # the axis of [block_size, num_kv_heads, head_dim] that is cut
@@ -26,7 +26,7 @@ ROUNDER = np.float32(2.0**23)  # x + 2^23 is x rounded to an integer, ties to ev
 
 @register
 @dataclass(frozen=True, slots=True)
-class Int4(Codec):
+class Int4(Quantizer):
     """Map each group's range onto integers; min and max of the group come back.
 
     x ~ code * scale + zero; zero = the smallest finite valid value, rounded down to `meta`;
@@ -41,6 +41,7 @@ class Int4(Codec):
             axis=channel, of a block) is shorter where they do not divide it.
         meta: type of scales and zeros, "fp16", "bf16" or "fp32". fp16 holds zeros of bf16 and fp16
             blocks exactly, but nothing beyond 65504.
+        entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
 
     Error: at most scale / 2 and the roundings that the format page names. Cost: bits per element
     and two `meta` values per group: 5 bits by default. Source: KIVI; differs: zeros round down and
@@ -49,22 +50,24 @@ class Int4(Codec):
 
     name = "int4"
     lossless = False
-    fixed_size = True
-    head_splittable = True
+    parts_split_heads = True
     stream_ordered = True
     source = "KIVI, arXiv:2402.02750"
     examples = (
         "int4",
         "int4:bits=2,axis=channel,group=16",
-        "int4:group=64,meta=fp32",
+        "int4:group=64,meta=fp32,entropy=rans",
     )
+    later = ("entropy",)
 
     bits: int = 4
     axis: str = "token"
     group: int = 32
     meta: str = "fp16"
+    entropy: str = "none"
 
     def __post_init__(self) -> None:
+        self.check_entropy()
         allowed = {"bits": WIDTHS, "axis": AXES, "group": GROUPS, "meta": METAS}
         for name, values in allowed.items():
             if getattr(self, name) not in values:
@@ -108,23 +111,25 @@ class Int4(Codec):
         sizes[AXES[self.axis]] = -(-sizes[AXES[self.axis]] // self.group)
         return sizes[0], sizes[1], sizes[2]
 
-    def sections(self, spec: BlockSpec, mode: int) -> tuple[Section, ...]:
+    def parts(self, spec: BlockSpec) -> tuple[Section, ...]:
         """Codes, scales, zeros."""
-        if mode != 0:
-            raise CorruptDataError(f"int4: mode {mode}, wanted 0")
         tokens, heads, dim = spec.shape
         dtype, shape = f"<u{self.meta_format.itemsize}", self.meta_shape(spec)
+        per_entry = self.group if self.axis == "channel" else 1
         return (
-            Section("codes", "u1", (tokens, heads, dim * self.bits // 8), head_axis=1),
-            Section("scales", dtype, shape, head_axis=1),
-            Section("zeros", dtype, shape, head_axis=1),
+            Section(
+                "codes",
+                "u1",
+                (tokens, heads, dim * self.bits // 8),
+                head_axis=1,
+                coding="nibbles" if self.bits == 4 else "raw",
+                tokens=1,
+            ),
+            Section("scales", dtype, shape, head_axis=1, coding=self.meta, tokens=per_entry),
+            Section("zeros", dtype, shape, head_axis=1, coding=self.meta, tokens=per_entry),
         )
 
-    def max_nbytes(self, spec: BlockSpec) -> int:
-        """All rows are this long."""
-        return row_layout(self.sections(spec, 0), {})[1]
-
-    def encode(
+    def quantize(
         self,
         blocks: torch.Tensor,
         num_valid: torch.Tensor,
@@ -132,15 +137,17 @@ class Int4(Codec):
         positions: torch.Tensor | None = None,
     ) -> None:
         """One block at a time, as the docstring of the class says."""
-        payload, sections = out.payload.numpy(), self.sections(out.spec, 0)
+        payload, sections = out.payload.numpy(), self.parts(out.spec)
         for i, valid in enumerate(num_valid.tolist()):
             x = exact.widen(to_bits(blocks[i]), out.spec.format)
             x[valid:] = np.nan
-            codes, scales, zeros = self.quantize(x)
+            codes, scales, zeros = self.code(x)
             parts = {"codes": pack_plane(codes, self.bits), "scales": scales, "zeros": zeros}
             out.nbytes[i] = write_row(payload[i], sections, 0, valid, parts)
 
-    def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
+    def dequantize(
+        self, encoded: EncodedBlocks, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Multiply, add, then round once to the element type, saturating."""
         spec = encoded.spec
         bits = np.zeros((len(encoded), *spec.shape), f"u{spec.dtype.itemsize}")
@@ -153,7 +160,7 @@ class Int4(Codec):
             block[row.num_valid :] = 0
         return from_bits(bits, spec.dtype)
 
-    def quantize(self, x: exact.F32) -> tuple[UInt, UInt, UInt]:
+    def code(self, x: exact.F32) -> tuple[UInt, UInt, UInt]:
         """Codes, scales and zeros of a block [T, H, D]; NaN stands where there is nothing."""
         axis = AXES[self.axis]
         length, rest = x.shape[axis], -x.shape[axis] % self.group

@@ -11,11 +11,11 @@ import torch
 from kvcodec import exact
 from kvcodec.bits import FORMATS, U8, UInt, from_bits, to_bits
 from kvcodec.block import BlockSpec, EncodedBlocks
-from kvcodec.codec import Codec
 from kvcodec.codecs._microscaling import E2M1, narrow, pack, packed_shape, unpack, why_unsupported
 from kvcodec.errors import CorruptDataError, InvalidInputError
+from kvcodec.quantizer import Quantizer
 from kvcodec.registry import register
-from kvcodec.row import Section, read_rows, row_layout, write_row
+from kvcodec.row import Section, read_rows, write_row
 
 GROUP = 16
 E4M3 = FORMATS[torch.float8_e4m3fn]
@@ -28,7 +28,7 @@ LARGEST_SCALE = 0x7E  # E4M3 code of 448: the next ones are NaN and negative
 
 @register
 @dataclass(frozen=True, slots=True)
-class Nvfp4(Codec):
+class Nvfp4(Quantizer):
     """Round to 4-bit floats under two levels of scales; true divisions throughout.
 
     global = max(amax / 2688, 2^-100), 1 for an all-zero block, amax over finite valid values;
@@ -41,6 +41,7 @@ class Nvfp4(Codec):
             code 4, and keep it where the squared error is lower. Rows look the same.
         given: a global scale (multiplied on decoding) to use instead of measured ones; it stands in
             the codec's config and not in the rows.
+        entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
 
     Error: a quarter of the value at most in the range of normal codes, see the format page. Cost:
     4.5 bits per element and 32 for the block. Format: formats/nvfp4.md.
@@ -48,18 +49,20 @@ class Nvfp4(Codec):
 
     name = "nvfp4"
     lossless = False
-    fixed_size = True
-    head_splittable = True
+    parts_split_heads = True
     stream_ordered = True
     source = (
         "NVFP4 (true division, as in TensorRT Model Optimizer); four_over_six: arXiv:2512.02010"
     )
-    examples = ("nvfp4", "nvfp4:four_over_six=true", "nvfp4:given=0.003")
+    examples = ("nvfp4", "nvfp4:four_over_six=true", "nvfp4:given=0.003,entropy=rans")
+    later = ("entropy",)
 
     four_over_six: bool = False
     given: float | None = None
+    entropy: str = "none"
 
     def __post_init__(self) -> None:
+        self.check_entropy()
         given = self.given
         if given is not None and not (math.isfinite(given) and MIN_GLOBAL <= given <= 2.0**100):
             raise InvalidInputError(
@@ -71,22 +74,18 @@ class Nvfp4(Codec):
         """bf16, fp16 and fp32 in whole groups."""
         return why_unsupported(spec, GROUP)
 
-    def sections(self, spec: BlockSpec, mode: int) -> tuple[Section, ...]:
+    def parts(self, spec: BlockSpec) -> tuple[Section, ...]:
         """Codes, a scale byte per group, and the global scale if it was measured."""
-        if mode != 0:
-            raise CorruptDataError(f"nvfp4: mode {mode}, wanted 0")
         groups = *spec.shape[:2], spec.head_dim // GROUP
-        codes = Section("codes", "u1", packed_shape(spec, E2M1), head_axis=1)
-        scales = Section("scales", "u1", groups, head_axis=1)
+        codes = Section(
+            "codes", "u1", packed_shape(spec, E2M1), head_axis=1, coding="e2m1", tokens=1
+        )
+        scales = Section("scales", "u1", groups, head_axis=1, coding="bytes", tokens=1)
         if self.given is not None:
             return codes, scales
         return codes, scales, Section("global", "<f4", (1,))
 
-    def max_nbytes(self, spec: BlockSpec) -> int:
-        """All rows are this long."""
-        return row_layout(self.sections(spec, 0), {})[1]
-
-    def encode(
+    def quantize(
         self,
         blocks: torch.Tensor,
         num_valid: torch.Tensor,
@@ -95,15 +94,15 @@ class Nvfp4(Codec):
     ) -> None:
         """One block at a time, as the docstring of the class says."""
         spec = out.spec
-        sections = self.sections(spec, 0)
+        sections = self.parts(spec)
         for i, valid in enumerate(num_valid.tolist()):
             x = exact.widen(to_bits(blocks[i]), spec.format)
             x[valid:] = 0
             global_scale = self.given_scale() if self.given is not None else measure(x)
             groups = x.reshape(*spec.shape[:2], -1, GROUP)
-            scales, codes = quantize(groups, global_scale, 6)
+            scales, codes = code_groups(groups, global_scale, 6)
             if self.four_over_six:
-                others = quantize(groups, global_scale, 4)
+                others = code_groups(groups, global_scale, 4)
                 kept = squared_error(groups, scales, codes, global_scale)
                 better = squared_error(groups, *others, global_scale) < kept
                 scales = np.where(better, others[0], scales)
@@ -114,7 +113,9 @@ class Nvfp4(Codec):
             row = out.payload.numpy()[i]
             out.nbytes[i] = write_row(row, sections, 0, valid, parts)
 
-    def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
+    def dequantize(
+        self, encoded: EncodedBlocks, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Multiply the scales, then the code, then round to the element type, saturating."""
         spec = encoded.spec
         bits = np.zeros((len(encoded), *spec.shape), f"u{spec.dtype.itemsize}")
@@ -148,7 +149,7 @@ def measure(x: exact.F32) -> exact.F32:
     return np.where(amax == 0, np.float32(1), scale)
 
 
-def quantize(groups: exact.F32, global_scale: exact.F32, code: int) -> tuple[U8, U8]:
+def code_groups(groups: exact.F32, global_scale: exact.F32, code: int) -> tuple[U8, U8]:
     """Scales [...] that give the groups' largest values this code, and the codes [..., 16]."""
     amax = exact.finite_amax(groups, (3,))[..., 0]
     ratio = exact.div(amax, exact.mul(np.array([code], np.float32), global_scale))

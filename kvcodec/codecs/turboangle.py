@@ -10,11 +10,11 @@ import torch
 from kvcodec import angles, exact, fixed_log, radix
 from kvcodec.bits import FORMATS, UInt, from_bits, to_bits
 from kvcodec.block import BlockSpec, EncodedBlocks
-from kvcodec.codec import Codec
-from kvcodec.errors import CorruptDataError, InvalidInputError
+from kvcodec.errors import InvalidInputError
+from kvcodec.quantizer import Quantizer
 from kvcodec.registry import register
 from kvcodec.rotation import rotate, unrotate
-from kvcodec.row import Section, read_rows, row_layout, write_row
+from kvcodec.row import Section, read_rows, write_row
 
 SOURCES = (torch.bfloat16, torch.float16, torch.float32)
 STORED = {"fp32": FORMATS[torch.float32], "fp16": FORMATS[torch.float16]}
@@ -26,7 +26,7 @@ LOG_RANGE = 2.0**-10  # log levels do not go below so much of the largest norm
 
 @register
 @dataclass(frozen=True, slots=True)
-class TurboAngle(Codec):
+class TurboAngle(Quantizer):
     """Rotate a head vector, y = H D x, and code its pairs (y_2i, y_2i+1) by angle and norm.
 
     k = round(n atan2(y_2i+1, y_2i) / 2 pi) mod n; r = |(y_2i, y_2i+1)|, coded between the smallest
@@ -39,6 +39,7 @@ class TurboAngle(Codec):
         norm_bits: b, 4 to 8.
         norm: "linear", or "log" (q codes log2 r), or "fp16" or "fp32": norms uncoded.
         minmax: "fp32" or "fp16", how min and max are stored.
+        entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
 
     Error of a vector, relative to its norm: pi / n from the angles at most (mean square
     2 - 2 sin(pi/n) / (pi/n)), and what the norms lose: at most (max - min) / (2^(b+1) - 2) each.
@@ -50,23 +51,25 @@ class TurboAngle(Codec):
 
     name = "turboangle"
     lossless = False
-    fixed_size = True
-    head_splittable = True
+    parts_split_heads = True
     stream_ordered = True
     source = "TurboAngle, arXiv:2603.27467"
     examples = (
         "turboangle",
         "turboangle:n=64,norm_bits=4,norm=log",
         "turboangle:n=48,norm_bits=6,minmax=fp16",
-        "turboangle:n=56,norm=fp16",
+        "turboangle:n=56,norm=fp16,entropy=rans",
     )
+    later = ("entropy",)
 
     n: int = 128
     norm_bits: int = 8
     norm: str = "linear"
     minmax: str = "fp32"
+    entropy: str = "none"
 
     def __post_init__(self) -> None:
+        self.check_entropy()
         if not 2 <= self.n <= MAX_DIRECTIONS:
             raise InvalidInputError(f"turboangle: n is {self.n}, wanted 2 to {MAX_DIRECTIONS}")
         if not 4 <= self.norm_bits <= 8:
@@ -91,26 +94,21 @@ class TurboAngle(Codec):
             return f"head_dim {spec.head_dim} is odd and leaves an element unpaired; choose fp8"
         return None
 
-    def sections(self, spec: BlockSpec, mode: int) -> tuple[Section, ...]:
+    def parts(self, spec: BlockSpec) -> tuple[Section, ...]:
         """Angle codes, then norms and their range, each [T, H, ...]."""
-        if mode != 0:
-            raise CorruptDataError(f"turboangle: mode {mode}, wanted 0")
         pairs, lead = spec.head_dim // 2, (spec.block_size, spec.num_kv_heads)
-        codes = radix.packed_nbytes(pairs, self.n)
-        parts = [Section("angles", "u1", (*lead, codes), head_axis=1)]
+
+        def part(name: str, dtype: str, size: int, coding: str) -> Section:
+            return Section(name, dtype, (*lead, size), head_axis=1, coding=coding, tokens=1)
+
+        angles = part("angles", "u1", radix.packed_nbytes(pairs, self.n), "raw")  # all alike
         if self.norm in STORED:
-            stored = f"<f{STORED[self.norm].itemsize}"
-            return (*parts, Section("norms", stored, (*lead, pairs), head_axis=1))
-        codes = radix.packed_nbytes(pairs, 1 << self.norm_bits)
-        ends = f"<f{STORED[self.minmax].itemsize}"
-        parts.append(Section("norms", "u1", (*lead, codes), head_axis=1))
-        return (*parts, Section("minmax", ends, (*lead, 2), head_axis=1))
+            return angles, part("norms", f"<f{STORED[self.norm].itemsize}", pairs, self.norm)
+        coding = {8: "bytes", 4: "nibbles"}.get(self.norm_bits, "raw")
+        norms = part("norms", "u1", radix.packed_nbytes(pairs, 1 << self.norm_bits), coding)
+        return angles, norms, part("minmax", f"<f{STORED[self.minmax].itemsize}", 2, self.minmax)
 
-    def max_nbytes(self, spec: BlockSpec) -> int:
-        """All rows are this long."""
-        return row_layout(self.sections(spec, 0), {})[1]
-
-    def encode(
+    def quantize(
         self,
         blocks: torch.Tensor,
         num_valid: torch.Tensor,
@@ -119,7 +117,7 @@ class TurboAngle(Codec):
     ) -> None:
         """One block at a time, as the docstring of the class says."""
         payload, spec = out.payload.numpy(), out.spec
-        sections = self.sections(spec, 0)
+        sections = self.parts(spec)
         for i, valid in enumerate(num_valid.tolist()):
             x = finite(exact.widen(to_bits(blocks[i]), spec.format), spec)
             x[valid:] = 0
@@ -136,7 +134,9 @@ class TurboAngle(Codec):
                 parts["norms"] = radix.pack(q, 1 << self.norm_bits)
             out.nbytes[i] = write_row(payload[i], sections, 0, valid, parts)
 
-    def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
+    def dequantize(
+        self, encoded: EncodedBlocks, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Directions times norms, rotated back, rounded once to the element type."""
         spec = encoded.spec
         bits = np.zeros((len(encoded), *spec.shape), f"u{spec.dtype.itemsize}")

@@ -20,10 +20,10 @@ from kvcodec.bits import (
     unpack_plane,
 )
 from kvcodec.block import BlockSpec, EncodedBlocks
-from kvcodec.codec import Codec
-from kvcodec.errors import CorruptDataError, InvalidInputError
+from kvcodec.errors import InvalidInputError
+from kvcodec.quantizer import Quantizer
 from kvcodec.registry import register
-from kvcodec.row import Section, read_rows, row_layout, write_row
+from kvcodec.row import Section, read_rows, write_row
 
 # fp32 patterns of the positive levels, and of the thresholds between them (benchmarks/lloyd_max.py)
 LEVELS = {
@@ -46,7 +46,7 @@ MAX_HEAD_DIM = 1024
 
 @register
 @dataclass(frozen=True, slots=True)
-class TurboQuant(Codec):
+class TurboQuant(Quantizer):
     """Rotate each head's vector, store its norm, and round its coordinates to a codebook.
 
     u = x times a power of two; r = |u|; z = H D u * sqrt(head_dim) / r; code = the sign and nearest
@@ -56,6 +56,7 @@ class TurboQuant(Codec):
     Args:
         bits: 1, 2, 3 or 4, of a code. 3 stand as planes of 2 and 1 bits.
         norm: type of the stored norms, "fp16" (to 65504) or "fp32".
+        entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
 
     Error: on average .363, .117, .0345, .0095 of a vector's squared norm at 1 to 4 bits, wherever
     the rotation spreads it evenly; no bound per element. Cost: bits per element, and a norm per
@@ -66,16 +67,18 @@ class TurboQuant(Codec):
 
     name = "turboquant"
     lossless = False
-    fixed_size = True
-    head_splittable = True
+    parts_split_heads = True
     stream_ordered = True
     source = "TurboQuant, arXiv:2504.19874"
-    examples = ("turboquant", "turboquant:bits=3,norm=fp32", "turboquant:bits=2")
+    examples = ("turboquant", "turboquant:bits=3,norm=fp32", "turboquant:bits=2,entropy=rans")
+    later = ("entropy",)
 
     bits: int = 4
     norm: str = "fp16"
+    entropy: str = "none"
 
     def __post_init__(self) -> None:
+        self.check_entropy()
         for name, values in ("bits", [*LEVELS]), ("norm", [*NORMS]):
             if getattr(self, name) not in values:
                 known = ", ".join(map(str, values))
@@ -102,23 +105,31 @@ class TurboQuant(Codec):
             return f"head_dim {spec.head_dim} is over {MAX_HEAD_DIM}; choose int4 or fp8"
         return None
 
-    def sections(self, spec: BlockSpec, mode: int) -> tuple[Section, ...]:
+    def parts(self, spec: BlockSpec) -> tuple[Section, ...]:
         """One part per plane of code bits, lowest bits first; then the norms."""
-        if mode != 0:
-            raise CorruptDataError(f"turboquant: mode {mode}, wanted 0")
         tokens, heads, dim = spec.shape
         planes = [
-            Section(f"codes{i}", "u1", (tokens, heads, dim * width // 8), head_axis=1)
+            Section(
+                f"codes{i}",
+                "u1",
+                (tokens, heads, dim * width // 8),
+                head_axis=1,
+                coding="nibbles" if width == 4 else "raw",
+                tokens=1,
+            )
             for i, width in enumerate(plane_widths(self.bits))
         ]
-        norms = Section("norms", f"<u{self.norm_format.itemsize}", (tokens, heads), head_axis=1)
+        norms = Section(
+            "norms",
+            f"<u{self.norm_format.itemsize}",
+            (tokens, heads),
+            head_axis=1,
+            coding=self.norm,
+            tokens=1,
+        )
         return (*planes, norms)
 
-    def max_nbytes(self, spec: BlockSpec) -> int:
-        """All rows are this long."""
-        return row_layout(self.sections(spec, 0), {})[1]
-
-    def encode(
+    def quantize(
         self,
         blocks: torch.Tensor,
         num_valid: torch.Tensor,
@@ -126,23 +137,25 @@ class TurboQuant(Codec):
         positions: torch.Tensor | None = None,
     ) -> None:
         """One block at a time, as the docstring of the class says."""
-        payload, sections = out.payload.numpy(), self.sections(out.spec, 0)
+        payload, sections = out.payload.numpy(), self.parts(out.spec)
         for i, valid in enumerate(num_valid.tolist()):
             x = exact.widen(to_bits(blocks[i]), out.spec.format)
             x[valid:] = 0
-            parts = self.quantize(x)
+            parts = self.code(x)
             out.nbytes[i] = write_row(payload[i], sections, 0, valid, parts)
 
-    def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
+    def dequantize(
+        self, encoded: EncodedBlocks, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Levels, the inverse rotation, the norm; then one rounding to the element type."""
         spec = encoded.spec
         bits = np.zeros((len(encoded), *spec.shape), f"u{spec.dtype.itemsize}")
         for block, row in zip(bits, read_rows(encoded), strict=True):
-            block[:] = exact.narrow(self.dequantize(row.parts), spec.format)
+            block[:] = exact.narrow(self.values(row.parts), spec.format)
             block[row.num_valid :] = 0
         return from_bits(bits, spec.dtype)
 
-    def quantize(self, x: exact.F32) -> dict[str, UInt]:
+    def code(self, x: exact.F32) -> dict[str, UInt]:
         """Parts of vectors [..., head_dim]."""
         u, unit = normalize(x)
         radius = exact.sqrt(sum_of_squares(u))
@@ -157,7 +170,7 @@ class TurboQuant(Codec):
             parts[f"codes{i}"] = pack_plane(low, width)
         return parts
 
-    def dequantize(self, parts: dict[str, UInt]) -> exact.F32:
+    def values(self, parts: dict[str, UInt]) -> exact.F32:
         """Vectors [..., head_dim] of parts; a norm that is infinity or NaN, never written, is 0."""
         codes = self.unpack(parts)
         norms = exact.widen(parts["norms"], self.norm_format)
