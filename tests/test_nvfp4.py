@@ -4,7 +4,6 @@ import functools
 import itertools
 import math
 import struct
-from dataclasses import astuple
 
 import ml_dtypes
 import numpy as np
@@ -122,7 +121,7 @@ def by_the_page(element, codec):
     blocks = random_blocks(spec, 3, seed=4)
     blocks[0, 1, 1] = 0
     rows = [
-        write_nvfp4(bits.reshape(-1).tolist(), spec.shape, element, valid, *astuple(codec))
+        write_nvfp4(bits.reshape(-1).tolist(), spec.shape, element, valid, codec.four_over_six, codec.given)
         for bits, valid in zip(to_bits(blocks), VALID, strict=True)
     ]
     return blocks, rows, [read_nvfp4(row, spec.shape, element, codec.given) for row in rows]
