@@ -45,6 +45,7 @@ FAULTS = (
     "its rANS words do not end where its states do",
     "an exponent is wider than its field",
     "its sign and mantissa part has the wrong size",
+    "it has a scale that is not a number or out of range",
 )
 BEST = -1  # instruction set: the best this machine has
 THREAD_NBYTES = 256 * 1024  # raw bytes that are worth starting a thread for, about 50 us

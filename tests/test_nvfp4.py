@@ -121,7 +121,9 @@ def by_the_page(element, codec):
     blocks = random_blocks(spec, 3, seed=4)
     blocks[0, 1, 1] = 0
     rows = [
-        write_nvfp4(bits.reshape(-1).tolist(), spec.shape, element, valid, codec.four_over_six, codec.given)
+        write_nvfp4(
+            bits.reshape(-1).tolist(), spec.shape, element, valid, codec.four_over_six, codec.given
+        )
         for bits, valid in zip(to_bits(blocks), VALID, strict=True)
     ]
     return blocks, rows, [read_nvfp4(row, spec.shape, element, codec.given) for row in rows]

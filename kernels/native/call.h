@@ -101,19 +101,36 @@ struct Fp8 {
   const float* given;  // one per head or one, or null: measured, and stored in the row
 };
 
+// Groups under scales: nvfp4, mxfp4 and mxfp8.
+struct Microscaling {
+  enum Kind : i64 { kNvfp4, kMxfp4, kMxfp8E4m3, kMxfp8E5m2, kNumKinds };
+  i64 source;  // index into Isa
+  Kind kind;
+  bool four_over_six;
+  const float* given;  // nvfp4: the global scale, or null: measured, and stored in the row
+
+  i64 group() const { return kind == kNvfp4 ? 16 : 32; }
+  i64 elements_per_byte() const { return kind <= kMxfp4 ? 2 : 1; }
+  bool measures() const { return kind == kNvfp4 && given == nullptr; }
+};
+
 void raw_compress(const Call& call);
 i64 raw_decompress(const Call& call);
 void split_compress(const Call& call, Format format);
 i64 split_decompress(const Call& call, Format format);
 void fp8_compress(const Call& call, const Fp8& fp8);
 i64 fp8_decompress(const Call& call, const Fp8& fp8);
+void microscaling_compress(const Call& call, const Microscaling& ms);
+i64 microscaling_decompress(const Call& call, const Microscaling& ms);
 
 // Scratch that a call of these sizes needs.
 i64 split_compress_scratch(const Plane& plane, i64 num_threads);
 i64 split_decompress_scratch(const Plane& plane, i64 n);
 i64 fp8_scratch(const Plane& plane, i64 num_threads);
+i64 microscaling_scratch(const Plane& plane, i64 num_threads);
 
 i64 fp8_row_nbytes(const Plane& plane, const Fp8& fp8);
+i64 microscaling_row_nbytes(const Plane& plane, const Microscaling& ms);
 
 void turboangle_compress(const Call& call, const TurboAngle& t);
 i64 turboangle_decompress(const Call& call, const TurboAngle& t);

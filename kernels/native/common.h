@@ -36,6 +36,7 @@ enum Fault : i64 {
   kStream,     // the words do not end where the states do
   kExponent,   // a symbol wider than the exponent field
   kRawPart,    // the raw part has the wrong length
+  kScale,      // a scale that no writer writes
 };
 
 // Internal linkage here and in rans.h: each isa_*.cpp compiles its own copies for its target.

@@ -8,6 +8,7 @@ namespace kv {
 
 // Scales of the fp8 codec: element type (bf16, fp16, fp32) and code type (e4m3, e5m2).
 constexpr int kNumSources = 3, kNumTargets = 2, kMaxPlanes = 3;
+constexpr int kNumMxTargets = 3;
 
 // turboangle: how codes below `base` are packed. bits is 0 where `group` digits share `group_nbytes`.
 struct Packing {
@@ -63,6 +64,17 @@ struct Isa {
                                     u8* angles, u8* norms, u8* ends);
   void (*turbo_decode[kNumSources])(const TurboAngle& t, const u8* angles, const u8* norms,
                                     const u8* ends, i64 dim, u8* scratch, u8* bits);
+  // nvfp4: groups of 16 under a scale byte each and a global scale, with one rule for scales or two.
+  void (*nvfp4_quantize[kNumSources])(const u8* bits, i64 groups, float global, bool two_ways,
+                                      u8* scales, u8* codes);
+  void (*nvfp4_dequantize[kNumSources])(const u8* codes, const u8* scales, i64 groups,
+                                        float global, u8* bits);
+
+  // mxfp4 and mxfp8: groups of 32 under a power of two; codes are e2m1, e4m3 or e5m2.
+  void (*mx_quantize[kNumSources][kNumMxTargets])(const u8* bits, i64 groups, u8* scales,
+                                                  u8* codes);
+  void (*mx_dequantize[kNumSources][kNumMxTargets])(const u8* codes, const u8* scales, i64 groups,
+                                                    u8* bits);
 };
 
 // Instruction sets of this build, ascending; null where this machine lacks them.

@@ -32,6 +32,7 @@ namespace {
 #include "lanes.inc"
 #include "scales.inc"
 #include "turboangle.inc"
+#include "microscaling.inc"
 
 inline __m512i broadcast(u32 v) { return _mm512_set1_epi32(static_cast<int>(v)); }
 

@@ -13,6 +13,7 @@ namespace {
 #include "lanes.inc"
 #include "scales.inc"
 #include "turboangle.inc"
+#include "microscaling.inc"
 
 // Without branches on the data, for whole rounds whose words are surely there.
 template <int kLanes>
