@@ -18,12 +18,13 @@ import kvcodec
 from kvcodec import BlockSpec, EncodedBlocks
 from kvcodec.bits import int_view
 from kvcodec.codec import Codec
-from kvcodec.kernels import _native_call, fp8_native, raw_native, split_native
+from kvcodec.kernels import _native_call, bitplane_native, fp8_native, raw_native, split_native
 
 KERNELS = {
     "raw": raw_native.RawNative,
     "split": split_native.SplitNative,
     "fp8": fp8_native.Fp8Native,
+    "bitplane": bitplane_native.BitplaneNative,
 }
 SHAPES = ((256, 1, 128), (64, 3, 64))  # 64 and 24 KiB of bf16
 

@@ -101,17 +101,29 @@ struct Fp8 {
   const float* given;  // one per head or one, or null: measured, and stored in the row
 };
 
+// Rate of the bitplane codec.
+struct Bitplane {
+  Format format;
+  bool two_level;
+
+  i64 quantile() const { return two_level ? 8 : 64; }
+  int depth() const { return two_level ? 2 : 7; }
+};
+
 void raw_compress(const Call& call);
 i64 raw_decompress(const Call& call);
 void split_compress(const Call& call, Format format);
 i64 split_decompress(const Call& call, Format format);
 void fp8_compress(const Call& call, const Fp8& fp8);
 i64 fp8_decompress(const Call& call, const Fp8& fp8);
+void bitplane_compress(const Call& call, const Bitplane& codec);
+i64 bitplane_decompress(const Call& call, const Bitplane& codec);
 
 // Scratch that a call of these sizes needs.
 i64 split_compress_scratch(const Plane& plane, i64 num_threads);
 i64 split_decompress_scratch(const Plane& plane, i64 n);
 i64 fp8_scratch(const Plane& plane, i64 num_threads);
+i64 bitplane_scratch(const Plane& plane, i64 num_threads);  // either way
 
 i64 fp8_row_nbytes(const Plane& plane, const Fp8& fp8);
 

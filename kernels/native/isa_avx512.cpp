@@ -31,6 +31,7 @@ namespace {
 #include "fields.inc"
 #include "lanes.inc"
 #include "scales.inc"
+#include "bitplane.inc"
 
 inline __m512i broadcast(u32 v) { return _mm512_set1_epi32(static_cast<int>(v)); }
 

@@ -12,6 +12,7 @@ namespace {
 #include "fields.inc"
 #include "lanes.inc"
 #include "scales.inc"
+#include "bitplane.inc"
 
 // Without branches on the data, for whole rounds whose words are surely there.
 template <int kLanes>
