@@ -46,6 +46,10 @@ FAULTS = (
     "an exponent is wider than its field",
     "its sign and mantissa part has the wrong size",
     "it has a scale that is not a number or out of range",
+    "its bit planes have the wrong size",
+    "the ends of its tiles do not ascend to its counts",
+    "its escapes do not ascend, or lie outside the valid elements",
+    "the second codes of a tile do not fill its words",
 )
 BEST = -1  # instruction set: the best this machine has
 THREAD_NBYTES = 256 * 1024  # raw bytes that are worth starting a thread for, about 50 us

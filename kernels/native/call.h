@@ -114,6 +114,15 @@ struct Microscaling {
   bool measures() const { return kind == kNvfp4 && given == nullptr; }
 };
 
+// Rate of the bitplane codec.
+struct Bitplane {
+  Format format;
+  bool two_level;
+
+  i64 quantile() const { return two_level ? 8 : 64; }
+  int depth() const { return two_level ? 2 : 7; }
+};
+
 void raw_compress(const Call& call);
 i64 raw_decompress(const Call& call);
 void split_compress(const Call& call, Format format);
@@ -122,12 +131,15 @@ void fp8_compress(const Call& call, const Fp8& fp8);
 i64 fp8_decompress(const Call& call, const Fp8& fp8);
 void microscaling_compress(const Call& call, const Microscaling& ms);
 i64 microscaling_decompress(const Call& call, const Microscaling& ms);
+void bitplane_compress(const Call& call, const Bitplane& codec);
+i64 bitplane_decompress(const Call& call, const Bitplane& codec);
 
 // Scratch that a call of these sizes needs.
 i64 split_compress_scratch(const Plane& plane, i64 num_threads);
 i64 split_decompress_scratch(const Plane& plane, i64 n);
 i64 fp8_scratch(const Plane& plane, i64 num_threads);
 i64 microscaling_scratch(const Plane& plane, i64 num_threads);
+i64 bitplane_scratch(const Plane& plane, i64 num_threads);  // either way
 
 i64 fp8_row_nbytes(const Plane& plane, const Fp8& fp8);
 i64 microscaling_row_nbytes(const Plane& plane, const Microscaling& ms);

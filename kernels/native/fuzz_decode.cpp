@@ -46,22 +46,25 @@ constexpr int kExponentShift[kNumFormats] = {7, 10, 23, 3, 2};
 
 // A codec and what it was given.
 struct Codec {
-  int kind;  // 0 raw, 1 split, 2 fp8
+  int kind;  // 0 raw, 1 split, 2 fp8, 3 bitplane
   Format format;
   Fp8 fp8;
+  Bitplane bitplane;
 
   void compress(const Call& call) const {
     if (kind == 0) raw_compress(call);
     if (kind == 1) split_compress(call, format);
     if (kind == 2) fp8_compress(call, fp8);
+    if (kind == 3) bitplane_compress(call, bitplane);
   }
   i64 decompress(const Call& call) const {
     if (kind == 0) return raw_decompress(call);
+    if (kind == 3) return bitplane_decompress(call, bitplane);
     return kind == 1 ? split_decompress(call, format) : fp8_decompress(call, fp8);
   }
   i64 scratch(const Plane& plane, i64 n) const {
     const i64 one = split_compress_scratch(plane, 1), all = split_decompress_scratch(plane, n);
-    return (one > all ? one : all) + fp8_scratch(plane, 1);
+    return (one > all ? one : all) + fp8_scratch(plane, 1) + bitplane_scratch(plane, 1);
   }
 };
 
@@ -116,9 +119,11 @@ Plane make_plane(Random& random, i64 itemsize, i64& nbytes) {
 Codec make_codec(Random& random) {
   Codec codec{};
   codec.kind = random.below(4) == 0 ? static_cast<int>(random.below(3)) : 1;
+  if (random.below(3) == 0) codec.kind = 3;
   const i64 formats = codec.kind == 2 ? i64{kNumSources} : i64{kNumFormats};
   codec.format = static_cast<Format>(random.below(formats));
   codec.fp8 = {codec.format, random.below(2), random.below(3), nullptr};
+  codec.bitplane = {codec.format, random.below(2) == 0};
   return codec;
 }
 

@@ -1,6 +1,7 @@
 // The loops over elements, once per instruction set; chosen when a call begins.
 #pragma once
 
+#include "bitplane.h"
 #include "common.h"
 #include "rans.h"
 
@@ -75,6 +76,14 @@ struct Isa {
                                                   u8* codes);
   void (*mx_dequantize[kNumSources][kNumMxTargets])(const u8* codes, const u8* scales, i64 groups,
                                                     u8* bits);
+  // bitplane: exponents [n] of elements; the reach-th largest of each channel; codes of 3 of each
+  // column; planes and flags of a tile, for bits 3 and 2+3, and back.
+  void (*bitplane_exponents[kNumFormats])(const u8* bits, i64 n, u8* exponents);
+  void (*bitplane_levels)(const u8* exponents, i64 tokens, i64 channels, i64 reach,
+                          int exponent_bits, u8* levels);
+  void (*bitplane_count)(const u8* planes, i64 row_words, i64 rows, i64 columns, u32* counts);
+  void (*bitplane_pack[kNumFormats][2])(Tile& tile);
+  void (*bitplane_unpack[kNumFormats][2])(const Tile& tile);
 };
 
 // Instruction sets of this build, ascending; null where this machine lacks them.

@@ -33,6 +33,7 @@ namespace {
 #include "scales.inc"
 #include "turboangle.inc"
 #include "microscaling.inc"
+#include "bitplane.inc"
 
 inline __m512i broadcast(u32 v) { return _mm512_set1_epi32(static_cast<int>(v)); }
 

@@ -14,6 +14,7 @@ namespace {
 #include "scales.inc"
 #include "turboangle.inc"
 #include "microscaling.inc"
+#include "bitplane.inc"
 
 // Without branches on the data, for whole rounds whose words are surely there.
 template <int kLanes>
