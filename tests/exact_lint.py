@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILES = (
     *sorted((ROOT / "kvcodec" / "codecs").glob("*.py")),
+    ROOT / "kvcodec" / "centring.py",
     ROOT / "kvcodec" / "exact.py",
     ROOT / "kvcodec" / "rans.py",
 )

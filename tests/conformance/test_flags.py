@@ -108,7 +108,9 @@ def test_config_and_spec_string_name_the_same_codec(codec_case):
     assert codec_from_config(config) == codec
     assert get_codec(str(codec)) == codec
     assert config == codec_from_config(config).config()
-    assert set(config["params"]) == {f.name for f in fields(codec)}
+    left_out = {name for name in codec.later if name not in config["params"]}
+    assert set(config["params"]) == {f.name for f in fields(codec)} - left_out
+    assert all(f.default == getattr(codec, f.name) for f in fields(codec) if f.name in left_out)
 
 
 def test_codecs_are_values(codec_case):
