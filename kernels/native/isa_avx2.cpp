@@ -22,6 +22,7 @@ namespace {
 
 #include "fields.inc"
 #include "lanes.inc"
+#include "centres.inc"
 #include "scales.inc"
 
 // By mask of the lanes that read a word: the shuffle that brings the next words to their lanes,

@@ -30,6 +30,7 @@ namespace {
 
 #include "fields.inc"
 #include "lanes.inc"
+#include "centres.inc"
 #include "scales.inc"
 
 inline __m512i broadcast(u32 v) { return _mm512_set1_epi32(static_cast<int>(v)); }

@@ -11,6 +11,7 @@ namespace {
 
 #include "fields.inc"
 #include "lanes.inc"
+#include "centres.inc"
 #include "scales.inc"
 
 // Without branches on the data, for whole rounds whose words are surely there.
