@@ -94,6 +94,9 @@ inline u8* put_part(u8* at, const u8* data, i64 nbytes) {
   return at + align16(nbytes);
 }
 
+// What predicts exponents in the split codec; the order is that of MODELS in split_native.py.
+enum SplitModel : i64 { kPlainModel, kCentredModel, kNumModels };
+
 // Scales of the fp8 codec.
 struct Fp8 {
   i64 source, target;  // indices into Isa
@@ -125,8 +128,8 @@ struct Bitplane {
 
 void raw_compress(const Call& call);
 i64 raw_decompress(const Call& call);
-void split_compress(const Call& call, Format format);
-i64 split_decompress(const Call& call, Format format);
+void split_compress(const Call& call, Format format, SplitModel model);
+i64 split_decompress(const Call& call, Format format, SplitModel model);
 void fp8_compress(const Call& call, const Fp8& fp8);
 i64 fp8_decompress(const Call& call, const Fp8& fp8);
 void microscaling_compress(const Call& call, const Microscaling& ms);

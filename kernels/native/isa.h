@@ -52,6 +52,17 @@ struct Isa {
   void (*split[kNumFormats])(const u8* bits, i64 n, u8* exponents, u8* const* planes);
   void (*join[kNumFormats])(const u8* exponents, const u8* const* planes, i64 n, u8* bits);
 
+  // split, centred: the centre of every channel of exponents [tokens, channels]; counts of
+  // symbols about a middle; origins taken off and added; the centres part from 3-bit fields and its base, and the origins it stands for. `work`
+  // has room for 8 more than channels.
+  void (*centres)(const u8* exponents, i64 tokens, i64 channels, u8* centres);
+  void (*count_centred)(const u8* symbols, i64 n, u8 middle, u32* counts);
+  void (*subtract_origins)(const u8* origins, i64 tokens, i64 channels, u8 mask, const u8* from,
+                           u8* to);
+  void (*add_origins)(const u8* origins, i64 tokens, i64 channels, u8 mask, u8* symbols);
+  void (*pack_centres)(const u8* fields, i64 channels, u8 base, u8* work, u8* part);
+  void (*unpack_origins)(const u8* part, i64 channels, u8* work, u8* origins);
+
   // fp8: largest finite magnitude as fp32 bits; codes from elements; elements from codes.
   u32 (*amax[kNumSources])(const u8* bits, i64 n);
   void (*quantize[kNumSources][kNumTargets])(const u8* bits, i64 n, float scale, u8* codes);

@@ -30,6 +30,7 @@ namespace {
 
 #include "fields.inc"
 #include "lanes.inc"
+#include "centres.inc"
 #include "scales.inc"
 #include "turboangle.inc"
 #include "microscaling.inc"
