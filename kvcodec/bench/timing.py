@@ -34,12 +34,17 @@ def summarize(seconds: Sequence[float], cpu: float | None = None) -> Timing:
     return Timing(p20, p50, p80, min(seconds), len(seconds), cpu)
 
 
-def time_host(call: Callable[[], object], seconds: float) -> Timing:
-    """Repeat a call for so many seconds, five times at least."""
+def time_host(
+    call: Callable[[], object], seconds: float, before: Callable[[], object] | None = None
+) -> Timing:
+    """Repeat a call for so many seconds, five times at least; `before` runs outside the timing."""
+    before = before or (lambda: None)
+    before()
     call()
     times: list[float] = []
     processor: list[float] = []
     while len(times) < LEAST or (sum(times) < seconds and len(times) < MOST):
+        before()
         start, cpu = time.perf_counter(), time.process_time()
         call()
         times.append(time.perf_counter() - start)
