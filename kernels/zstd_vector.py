@@ -37,12 +37,16 @@ class ZstdVector:
         num_threads: int | None = None,
     ) -> None:
         """See `Codec.compress`."""
-        bits = to_bits(gather_blocks(cache, block_ids))
-        valid = [out.spec.block_size] * len(out) if num_valid is None else num_valid.tolist()
-        host = EncodedBlocks.empty(out.codec, out.spec, len(out)) if cache.is_cuda else out
-        codec = cast(Zstd, out.codec)
+        codec, n = cast(Zstd, out.codec), len(out)
+        valid = [out.spec.block_size] * n if num_valid is None else num_valid.tolist()
+        if cache.is_cuda:
+            source, ids = gather_blocks(cache, block_ids), list(range(n))
+            host = EncodedBlocks.empty(codec, out.spec, n)
+        else:
+            source, ids, host = cache, block_ids.tolist(), out
+        bits = to_bits(source)
         share(
-            lambda rows: codec.encode_rows(bits, valid, host, rows), out.spec, len(out), num_threads
+            lambda rows: codec.encode_rows(bits, ids, valid, host, rows), out.spec, n, num_threads
         )
         if host is not out:
             out.payload.copy_(host.payload)
@@ -62,7 +66,12 @@ class ZstdVector:
         spec, parsed = encoded.spec, read_rows(encoded.to("cpu"))
         bits = np.zeros((len(parsed), *spec.shape), f"u{spec.dtype.itemsize}")
         share(lambda rows: decode_rows(parsed, bits, rows), spec, len(parsed), num_threads)
-        scatter_blocks(cache, block_ids, from_bits(bits, spec.dtype))
+        if cache.is_cuda:
+            scatter_blocks(cache, block_ids, from_bits(bits, spec.dtype))
+            return
+        target = to_bits(cache)
+        for block, into in zip(bits, block_ids.tolist(), strict=True):
+            target[into] = block
 
     def workspace_nbytes(self, codec: Codec, spec: BlockSpec, num_blocks: int) -> int:
         """Host scratch is numpy's and zstd's own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +78,8 @@ class Zstd(Codec):
         positions: torch.Tensor | None = None,
     ) -> None:
         """The smaller of the two modes; raw when they are equal."""
-        self.encode_rows(to_bits(blocks), num_valid.tolist(), out, range(len(out)))
+        rows = range(len(out))
+        self.encode_rows(to_bits(blocks), rows, num_valid.tolist(), out, rows)
 
     def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
         """Inverse of encode."""
@@ -88,14 +89,19 @@ class Zstd(Codec):
         return from_bits(bits, spec.dtype)
 
     def encode_rows(
-        self, bits: UInt, num_valid: list[int], out: EncodedBlocks, rows: Iterable[int]
+        self,
+        cache: UInt,
+        block_ids: Sequence[int],
+        num_valid: list[int],
+        out: EncodedBlocks,
+        rows: Iterable[int],
     ) -> None:
-        """Write some rows of a batch. bits: [n, block_size, num_kv_heads, head_dim]."""
+        """Write some rows of a batch: row i from block `block_ids[i]` of the cache, any strides."""
         compressor = zstandard.ZstdCompressor(level=self.level)
         payload = out.payload.numpy()
         sections = [self.sections(out.spec, mode) for mode in (RAW, CODED)]
         for i in rows:
-            elements = bits[i, : num_valid[i]].reshape(-1)
+            elements = np.ascontiguousarray(cache[block_ids[i], : num_valid[i]]).reshape(-1)
             mode, parts = RAW, {"elements": elements.view(np.uint8)}
             if elements.size:
                 planes = [compressor.compress(plane.data) for plane in byte_planes(elements)]
