@@ -167,6 +167,7 @@ PEERS = (
     Peer("pcodec", "pcodec", pcodec),
     Peer("constriction ANS of exponents", "constriction", constriction, whole=False),
 )
+CENTRED = Peer("openzl bf16, FSE, centred exponents", "openzl.ext", openzl("Fse"))
 
 
 def centred(blocks: np.ndarray) -> np.ndarray:

@@ -33,8 +33,9 @@ class Dataset:
         return BlockSpec.of(self.blocks)
 
     def take(self, n: int) -> Dataset:
-        """The first n blocks; from the first again where there are fewer."""
-        chosen = torch.arange(n) % len(self.blocks)
+        """n blocks, taken evenly: the layers of a model differ. More than there are repeat them."""
+        size = len(self.blocks)
+        chosen = torch.arange(n) % size if n > size else torch.arange(n) * size // n
         return Dataset(self.name, self.blocks[chosen], self.positions[chosen])
 
 
