@@ -247,7 +247,8 @@ def load_kernel(codec: Codec, impl: str) -> Kernel:
         return reference_kernel(codec)
     kernel = _load_module(codec.kernels, codec.name, impl)
     if isinstance(kernel, str):
-        where = "; it is for the host tier only" if codec.host_tier_only else ""
+        on_gpu = codec.host_tier_only and impl == "triton"
+        where = "; it is for the host tier only" if on_gpu else ""
         raise ImplementationUnavailableError(kernel + where)
     return kernel
 
