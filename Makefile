@@ -4,10 +4,11 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 INPUTS := pyproject.toml setup.py constraints.txt requirements/model.txt $(wildcard kernels/native/*)
 
-.PHONY: help eval test lint unit wheel kernels mutants fuzz format clean
+.PHONY: help eval bench test lint unit wheel kernels mutants fuzz format clean
 
 help:
 	@echo "make eval     a real model's cache through the codecs: size, perplexity, divergence"
+	@echo "make bench    our codecs and others on this machine: speed and ratio, into a CSV"
 	@echo "make test     lint, types, the whole suite, and the built wheel in a fresh environment"
 	@echo "make lint     ruff and mypy       make unit   pytest       make wheel   wheel smoke test"
 	@echo "make kernels  compile every Triton kernel for every GPU and hold it to its budget"
@@ -30,6 +31,14 @@ help:
 
 eval: .venv/.eval
 	$(BIN)/kvcodec eval
+
+build/peers/.done: requirements/peers.txt | .venv/.eval
+	$(PIP) --target build/peers --upgrade --no-deps -r requirements/peers.txt || \
+	    echo "some peers cannot be installed here; the benchmark lists them as missing"
+	@mkdir -p build/peers && touch $@
+
+bench: .venv/.eval build/peers/.done
+	$(BIN)/python benchmarks/run.py --site build/peers $(BENCH)
 
 test: lint unit wheel
 

@@ -45,6 +45,10 @@ class Codec(ABC):
 
     stream_ordered: ClassVar[bool] = False  # compress never waits for the host on a GPU
     idempotent: ClassVar[bool] = False  # decode, then encode gives the same row
+    portable_bytes: ClassVar[bool] = True  # False: a library's version decides a row's bytes
+    host_tier_only: ClassVar[bool] = (
+        False  # no GPU kernel and none planned: for rows in DRAM, on disk
+    )
     needs_profile: ClassVar[bool] = False
     needs_positions: ClassVar[bool] = False
 

@@ -281,7 +281,9 @@ def load_kernel(codec: Codec, impl: str) -> Kernel:
         return reference_kernel(codec)
     kernel = _load_module(codec.kernels, codec.name, impl)
     if isinstance(kernel, str):
-        raise ImplementationUnavailableError(kernel)
+        on_gpu = codec.host_tier_only and impl == "triton"
+        where = "; it is for the host tier only" if on_gpu else ""
+        raise ImplementationUnavailableError(kernel + where)
     from kvcodec.quantizer import Quantizer
 
     if isinstance(codec, Quantizer) and codec.stacked:

@@ -1,11 +1,14 @@
 """Render the README's tables from committed result files; `--check` only compares.
 
 A section `<!-- table: FILE -->` ... `<!-- end -->` is replaced by the table of
-`benchmarks/results/FILE`, so no figure in the README is typed.
+`benchmarks/results/FILE`, so no figure in the README is typed: JSON of `kvcodec eval`, CSV of
+benchmarks/run.py.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import sys
@@ -34,12 +37,54 @@ def eval_table(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def bench_table(rows: list[dict[str, str]]) -> str:
+    """Markdown of a CSV of benchmarks/run.py: a line a codec, and what is missing."""
+    first = rows[0]
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows if row["dataset"]))
+    timed = next((name for name in datasets if "keys" in name), datasets[0])
+    found: dict[tuple[str, str], dict[tuple[str, str], dict[str, str]]] = {}
+    for row in rows:
+        if row["gbps"] and not row["link_gbps"]:
+            unit = row["impl"] if row["impl"] in ("blocks", "buffer") else "batch"
+            found.setdefault((row["codec"], unit), {})[row["dataset"], row["op"]] = row
+    load = f"; {first['load']}" if first["load"] else ""
+    lines = [
+        f"{first['gpu'] or first['cpu']} ({first['native']}), {first['date']}{load}.",
+        "",
+        "| codec | unit | " + " | ".join(f"ratio, {name}" for name in datasets)
+        + " | encode GB/s | decode GB/s |",
+        "|---" * (4 + len(datasets)) + "|",
+    ]  # fmt: skip
+    order = [codec for codec, _ in found]  # as measured; copies first, blocks before buffer
+    ranks = {key: ("copy" not in key[0], order.index(key[0]), key[1]) for key in found}
+    for (codec, unit), cells in sorted(found.items(), key=lambda item: ranks[item[0]]):
+        ratios = []
+        for name in datasets:
+            row = cells.get((name, "encode"))
+            ratios.append(f"{float(row['ratio']):.3f}" if row else "")
+        copy = _gbps(cells.get((timed, "copy")))
+        speeds = [_gbps(cells.get((timed, op))) or copy for op in ("encode", "decode")]
+        lines.append(f"| {codec} | {unit} | {' | '.join([*ratios, *speeds])} |")
+    for row in rows:
+        if row["op"] in ("missing", "failed"):
+            empty = " |" * (3 + len(datasets))
+            lines.append(f"| {row['codec']} ({row['op']}) |{empty}")
+    return "\n".join(lines) + "\n"
+
+
+def _gbps(row: dict[str, str] | None) -> str:
+    """Raw bytes per second of processor time, where there is one."""
+    return f"{float(row['gbps_cpu'] or row['gbps']):.2f}" if row else ""
+
+
 def render(text: str) -> str:
     """README text with every table section brought up to date."""
 
     def section(match: re.Match[str]) -> str:
-        data = json.loads((ROOT / "benchmarks" / "results" / match[2]).read_text())
-        return match[1] + eval_table(data) + match[3]
+        data = (ROOT / "benchmarks" / "results" / match[2]).read_text()
+        if match[2].endswith(".csv"):
+            return match[1] + bench_table(list(csv.DictReader(io.StringIO(data)))) + match[3]
+        return match[1] + eval_table(json.loads(data)) + match[3]
 
     return SECTION.sub(section, text)
 

@@ -91,7 +91,7 @@ def test_the_package_is_a_command():
     assert "No such file" in one_line(done.stderr)
 
 
-@pytest.mark.parametrize("command", [(), ("eval",), ("list",), ("inspect",)])
+@pytest.mark.parametrize("command", [(), ("bench",), ("eval",), ("list",), ("inspect",)])
 def test_help_ends_with_examples(run, command):
     code, out, _ = run(*command, "--help")
     assert code == 0

@@ -67,6 +67,11 @@ class Case:
     batches: tuple[Batch, ...]
     identity: Identity | None = None
 
+    @property
+    def decode_only(self) -> bool:
+        """Whether a library's version decides the frame's bytes: it is read for ever, no more."""
+        return not all(get_codec(batch.codec).portable_bytes for batch in self.batches)
+
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Name and content of every file, from the reference."""
         batches, inputs = [], b""

@@ -1,0 +1,130 @@
+"""The rows of a benchmark, as JSON, and as a table for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from kvcodec.bench.timing import Timing
+from kvcodec.block import BlockSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure: a codec, an operation, a dataset.
+
+    op: "encode", "decode" or "copy"; on a GPU also "gather", "store" and "restore".
+    gbps: 1e9 raw bytes per second at the median; gbps_cpu: per second of processor time of all
+        threads, which other load on a machine disturbs less. ratio: raw bytes over whole rows.
+    copy_percent: gbps against a copy of the same bytes by the same number of threads.
+    link_gbps, break_even_gbps: of a store or restore, see `kvcodec.bench.device`.
+    """
+
+    codec: str
+    op: str
+    impl: str
+    dataset: str
+    device: str
+    dtype: str
+    block: str
+    block_nbytes: int
+    num_blocks: int
+    threads: int
+    gbps: float
+    gbps_best: float
+    gbps_cpu: float | None
+    ratio: float
+    copy_percent: float | None
+    p20_seconds: float
+    p50_seconds: float
+    p80_seconds: float
+    repeats: int
+    p50_cpu_seconds: float | None
+    sqnr_db: float | None = None  # None: bit-equal
+    link_gbps: float | None = None
+    break_even_gbps: float | None = None
+
+
+def make_row(
+    codec: str,
+    op: str,
+    impl: str,
+    dataset: str,
+    spec: BlockSpec,
+    num_blocks: int,
+    timing: Timing,
+    *,
+    ratio: float = 1.0,
+    copy_gbps: float | None = None,
+    **fields: Any,
+) -> Row:
+    """Row of a call that took `num_blocks` blocks."""
+    raw = num_blocks * spec.nbytes / 1e9
+    gbps = raw / timing.p50
+    return Row(
+        codec=codec,
+        op=op,
+        impl=impl,
+        dataset=dataset,
+        dtype=spec.format.name,
+        block=" x ".join(map(str, spec.shape)),
+        block_nbytes=spec.nbytes,
+        num_blocks=num_blocks,
+        gbps=gbps,
+        gbps_best=raw / timing.best,
+        gbps_cpu=None if timing.cpu is None else raw / max(timing.cpu, 1e-9),
+        ratio=ratio,
+        copy_percent=None if copy_gbps is None else 100 * gbps / copy_gbps,
+        p20_seconds=timing.p20,
+        p50_seconds=timing.p50,
+        p80_seconds=timing.p80,
+        repeats=timing.repeats,
+        p50_cpu_seconds=timing.cpu,
+        **{"device": "cpu", "threads": 1, **fields},
+    )
+
+
+@dataclass(slots=True)
+class Report:
+    """A benchmark's result. Nothing in `failed` has a row: a wrong result has no speed."""
+
+    settings: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # codec -> reason
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form: the settings, and `rows`, `skipped`, `failed`."""
+        return {
+            **self.settings,
+            "rows": [asdict(row) for row in self.rows],
+            "skipped": self.skipped,
+            "failed": self.failed,
+        }
+
+
+def table(report: Report) -> Table:
+    """A line for each codec and dataset, operations side by side."""
+    made = Table(box=None, padding=(0, 1), pad_edge=False)
+    for name in ("codec", "impl", "dataset"):
+        made.add_column(name, overflow="fold")
+    ops = list(dict.fromkeys(row.op for row in report.rows if row.link_gbps is None))
+    made.add_column("ratio", justify="right")
+    for op in ops:
+        made.add_column(f"{op} GB/s", justify="right", no_wrap=True)
+        made.add_column("% copy", justify="right", no_wrap=True)
+    lines: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in report.rows:
+        if row.link_gbps is None:
+            lines.setdefault((row.codec, row.impl, row.dataset), {})[row.op] = row
+    for (codec, impl, dataset), found in lines.items():
+        cells = [codec, impl, dataset, f"{next(iter(found.values())).ratio:.3f}"]
+        for op in ops:
+            row_of = found.get(op)
+            cells.append("" if row_of is None else f"{row_of.gbps:.3f}")
+            percent = None if row_of is None else row_of.copy_percent
+            cells.append("" if percent is None else f"{percent:.0f}")
+        made.add_row(*cells)
+    return made

@@ -1,0 +1,75 @@
+"""Times of repeated calls, on the host's clock or a GPU's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+LEAST, MOST = 5, 1000  # repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of a call over its repeats: percentiles of the wall clock, and the best.
+
+    cpu: median of the processor time of all threads; on a machine with other load, where a call
+        waits for its core, it is the steadier figure. None on a GPU.
+    """
+
+    p20: float
+    p50: float
+    p80: float
+    best: float
+    repeats: int
+    cpu: float | None
+
+
+def summarize(seconds: Sequence[float], cpu: float | None = None) -> Timing:
+    """Timing of measured calls."""
+    p20, p50, p80 = np.percentile(seconds, [20, 50, 80]).tolist()
+    return Timing(p20, p50, p80, min(seconds), len(seconds), cpu)
+
+
+def time_host(
+    call: Callable[[], object], seconds: float, before: Callable[[], object] | None = None
+) -> Timing:
+    """Repeat a call for so many seconds, five times at least; `before` runs outside the timing."""
+    before = before or (lambda: None)
+    before()
+    call()
+    times: list[float] = []
+    processor: list[float] = []
+    while len(times) < LEAST or (sum(times) < seconds and len(times) < MOST):
+        before()
+        start, cpu = time.perf_counter(), time.process_time()
+        call()
+        times.append(time.perf_counter() - start)
+        processor.append(time.process_time() - cpu)
+    return summarize(times, float(np.median(processor)))
+
+
+def time_cuda(call: Callable[[int], object], seconds: float) -> Timing:
+    """Repeat `call(i)` on the current stream between events, for about so many seconds.
+
+    Nothing waits between the repeats: the host runs ahead of the GPU where it can, as it does in
+    an engine. `call` rotates over its inputs by i.
+    """
+    for i in range(3):
+        call(i)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call(3)
+    torch.cuda.synchronize()
+    repeats = int(min(200, max(10, seconds / max(time.perf_counter() - start, 1e-6))))
+    event: Callable[..., torch.cuda.Event] = torch.cuda.Event  # untyped in torch
+    events = [[event(enable_timing=True) for _ in "ab"] for _ in range(repeats)]
+    for i, (before, after) in enumerate(events):
+        before.record()
+        call(i)
+        after.record()
+    torch.cuda.synchronize()
+    return summarize([before.elapsed_time(after) / 1e3 for before, after in events])
