@@ -6,7 +6,8 @@ from setuptools import Extension, setup
 
 NATIVE = Path("kernels/native")
 SOURCES = sorted(p for p in NATIVE.glob("*.cpp") if p.name != "fuzz_decode.cpp")
-FLAGS = "-std=c++17 -O3 -g0 -fvisibility=hidden -ffp-contract=off -fno-trapping-math"
+FLAGS = "-std=c++17 -O3 -g0 -fvisibility=hidden -ffp-contract=off"
+FLAGS += " -fno-trapping-math -fno-math-errno"
 
 setup(
     ext_modules=[

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,13 +19,12 @@ import kvcodec
 from kvcodec import BlockSpec, EncodedBlocks
 from kvcodec.bits import int_view
 from kvcodec.codec import Codec
-from kvcodec.kernels import _native_call, fp8_native, raw_native, split_native
+from kvcodec.kernels import _native_call
+from kvcodec.kernels._native_call import NativeKernel
+from kvcodec.kernels._stack import StackedKernel
+from kvcodec.kernels._stack_native import NativeCoder
+from kvcodec.registry import Kernel, load_kernel
 
-KERNELS = {
-    "raw": raw_native.RawNative,
-    "split": split_native.SplitNative,
-    "fp8": fp8_native.Fp8Native,
-}
 SHAPES = ((256, 1, 128), (64, 3, 64))  # 64 and 24 KiB of bf16
 
 
@@ -46,11 +46,18 @@ def best(call: Callable[[], object], seconds: float, num_threads: int = 1) -> fl
     return shortest
 
 
+def on_isa(kernel: Kernel, isa: int) -> Kernel:
+    """A kernel with another instruction set."""
+    if isinstance(kernel, StackedKernel):
+        return StackedKernel(on_isa(kernel.kernel, isa), NativeCoder(isa))
+    return replace(kernel, isa=isa) if isinstance(kernel, NativeKernel) else kernel
+
+
 def measure(
     codec: Codec, cache: torch.Tensor, isa: int, num_threads: int, seconds: float
 ) -> tuple[float, float, float]:
     """GB/s of compress and of decompress, and bits per element."""
-    kernel = KERNELS[codec.name](isa)
+    kernel = on_isa(load_kernel(codec, "native"), isa)
     spec, ids = BlockSpec.of(cache), torch.arange(len(cache))
     rows, back = EncodedBlocks.empty(codec, spec, len(cache)), torch.zeros_like(cache)
     workspace = torch.empty(kernel.workspace_nbytes(codec, spec, len(cache)), dtype=torch.uint8)

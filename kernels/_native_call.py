@@ -45,6 +45,11 @@ FAULTS = (
     "its rANS words do not end where its states do",
     "an exponent is wider than its field",
     "its sign and mantissa part has the wrong size",
+    "it has a scale that is not a number or out of range",
+    "its bit planes have the wrong size",
+    "the ends of its tiles do not ascend to its counts",
+    "its escapes do not ascend, or lie outside the valid elements",
+    "the second codes of a tile do not fill its words",
 )
 BEST = -1  # instruction set: the best this machine has
 THREAD_NBYTES = 256 * 1024  # raw bytes that are worth starting a thread for, about 50 us
@@ -169,12 +174,17 @@ class NativeKernel(ABC):
 
     def unavailable(self, device: torch.device) -> str | None:
         """Host tensors only, and only where the extension was built."""
-        if device.type != "cpu":
-            return f"native kernels run on cpu tensors, not on {device.type}"
-        if _native is None:
-            return (
-                f"the compiled extension kvcodec.kernels._native is missing ({_missing}); "
-                "install with a C++17 compiler at hand, or run 'python setup.py build_ext "
-                "--inplace' in a checkout"
-            )
-        return None
+        return availability(device)
+
+
+def availability(device: torch.device) -> str | None:
+    """None, or why native kernels cannot run on tensors of `device`."""
+    if device.type != "cpu":
+        return f"native kernels run on cpu tensors, not on {device.type}"
+    if _native is None:
+        return (
+            f"the compiled extension kvcodec.kernels._native is missing ({_missing}); "
+            "install with a C++17 compiler at hand, or run 'python setup.py build_ext "
+            "--inplace' in a checkout"
+        )
+    return None

@@ -103,55 +103,72 @@ def decode(
     Raises:
         CorruptDataError: where `rans.Decoder` would.
     """
-    if (states < rans.LOWER).any():
-        raise CorruptDataError("rANS: an initial state is below 2^16")
-    n, lanes = states.shape
-    # one table more, for lanes that have run out: frequency 4096 from slot 0 changes no state
-    freq = np.append(freqs, rans.TOTAL)
-    begin = np.append(np.cumsum(freqs, 1) - freqs, 0)
-    symbol_of = np.repeat(np.arange(freq.size).astype(np.uint8), freq)  # [(n + 1) * 4096]
-    entry_of = (freq << rans.PROB_BITS | begin).astype(np.uint32)  # [n * 256 + 1]
-    sizes = np.array([row.size for row in words])
-    ends = np.cumsum(sizes)
-    stream = np.concatenate([*words, np.zeros(1, np.uint16)]).astype(np.uint32)
-    read = ends - sizes  # next word of each row in the stream
-    lengths = lane_lengths(num_symbols, lanes).reshape(-1)
-    stops = set(lengths.tolist())
-    row_of = np.repeat(np.arange(n), lanes)
-    slots_at, symbols_at = row_of * rans.TOTAL, row_of * 256
-    state = states.astype(np.uint32).reshape(-1)
-    slot, entry, factor = (np.empty_like(state) for _ in range(3))
-    need = np.empty(state.size, np.bool_)
-    at, count_up = np.empty(state.size, np.intp), np.arange(state.size)
-    u12, u16, mask, lower = map(np.uint32, (rans.PROB_BITS, 16, rans.TOTAL - 1, rans.LOWER))
-    steps = np.zeros((size // lanes, n * lanes), np.uint8)
-    for t, symbols in enumerate(steps[: lengths.max()]):
-        if t in stops:
-            slots_at[lengths == t], symbols_at[lengths == t] = n * rans.TOTAL, n * 256
-        np.bitwise_and(state, mask, slot)
-        np.add(slot, slots_at, at)
-        symbol_of.take(at, out=symbols, mode="clip")
-        np.add(symbols, symbols_at, at)
-        entry_of.take(at, out=entry, mode="clip")
-        np.right_shift(entry, u12, factor)
-        np.bitwise_and(entry, mask, entry)
-        np.right_shift(state, u12, state)
-        np.multiply(state, factor, state)
-        np.add(state, slot, state)
-        np.subtract(state, entry, state)
-        np.less(state, lower, need)
-        (where,) = need.nonzero()
-        rows = row_of.take(where)
-        counts = np.bincount(rows, minlength=n)
-        read += counts
-        # a row's words of this step end where it has read to; those of earlier rows come first
-        source = (read - counts.cumsum()).take(rows)
-        source += count_up[: where.size]
-        refill = state.take(where)
-        refill <<= u16
-        refill |= stream.take(source, mode="clip")
-        state[where] = refill
-    if (read != ends).any() or (state >> 16 != 1).any():
-        raise CorruptDataError("rANS: a stream does not end where its states do")
-    grid = steps.reshape(-1, rans.GROUP, n, lanes).transpose(2, 0, 3, 1)
-    return grid.reshape(n, -1), state.reshape(n, lanes).astype(np.int64) & 0xFFFF
+    reader = Reader(states, words)
+    return reader.plane(freqs, num_symbols, size), reader.finish()
+
+
+class Reader:
+    """Walks the streams of many rows, a plane at a time; `rans.Decoder` for a batch."""
+
+    def __init__(self, states: U32, words: list[U16]) -> None:
+        if (states < rans.LOWER).any():
+            raise CorruptDataError("rANS: an initial state is below 2^16")
+        self.shape = states.shape
+        self.state: U32 = states.astype(np.uint32).reshape(-1)
+        sizes = np.array([row.size for row in words])
+        self.ends = np.cumsum(sizes)
+        self.read: Ints = self.ends - sizes  # next word of each row in the stream
+        self.stream = np.concatenate([*words, np.zeros(1, np.uint16)]).astype(np.uint32)
+
+    def plane(self, freqs: Ints, num_symbols: Ints, size: int) -> U8:
+        """Next plane: symbols [n, size], 0 past `num_symbols`; arguments as `decode`."""
+        n, lanes = self.shape
+        state, stream, read = self.state, self.stream, self.read
+        # one table more, for lanes that have run out: frequency 4096 from slot 0 keeps a state
+        freq = np.append(freqs, rans.TOTAL)
+        begin = np.append(np.cumsum(freqs, 1) - freqs, 0)
+        symbol_of = np.repeat(np.arange(freq.size).astype(np.uint8), freq)  # [(n + 1) * 4096]
+        entry_of = (freq << rans.PROB_BITS | begin).astype(np.uint32)  # [n * 256 + 1]
+        lengths = lane_lengths(num_symbols, lanes).reshape(-1)
+        stops = set(lengths.tolist())
+        row_of = np.repeat(np.arange(n), lanes)
+        slots_at, symbols_at = row_of * rans.TOTAL, row_of * 256
+        slot, entry, factor = (np.empty_like(state) for _ in range(3))
+        need = np.empty(state.size, np.bool_)
+        at, count_up = np.empty(state.size, np.intp), np.arange(state.size)
+        u12, u16, mask, lower = map(np.uint32, (rans.PROB_BITS, 16, rans.TOTAL - 1, rans.LOWER))
+        steps = np.zeros((size // lanes, n * lanes), np.uint8)
+        for t, symbols in enumerate(steps[: lengths.max()]):
+            if t in stops:
+                slots_at[lengths == t], symbols_at[lengths == t] = n * rans.TOTAL, n * 256
+            np.bitwise_and(state, mask, slot)
+            np.add(slot, slots_at, at)
+            symbol_of.take(at, out=symbols, mode="clip")
+            np.add(symbols, symbols_at, at)
+            entry_of.take(at, out=entry, mode="clip")
+            np.right_shift(entry, u12, factor)
+            np.bitwise_and(entry, mask, entry)
+            np.right_shift(state, u12, state)
+            np.multiply(state, factor, state)
+            np.add(state, slot, state)
+            np.subtract(state, entry, state)
+            np.less(state, lower, need)
+            (where,) = need.nonzero()
+            rows = row_of.take(where)
+            counts = np.bincount(rows, minlength=n)
+            read += counts
+            # a row's words of this step end where it has read to; those of earlier rows come first
+            source = (read - counts.cumsum()).take(rows)
+            source += count_up[: where.size]
+            refill = state.take(where)
+            refill <<= u16
+            refill |= stream.take(source, mode="clip")
+            state[where] = refill
+        grid = steps.reshape(-1, rans.GROUP, n, lanes).transpose(2, 0, 3, 1)
+        return grid.reshape(n, -1)
+
+    def finish(self) -> Ints:
+        """The seeds [n, lanes], after checking that every stream was used up."""
+        if (self.read != self.ends).any() or (self.state >> 16 != 1).any():
+            raise CorruptDataError("rANS: a stream does not end where its states do")
+        return self.state.reshape(self.shape).astype(np.int64) & 0xFFFF

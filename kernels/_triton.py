@@ -26,7 +26,7 @@ def no_workspace(codec: object, spec: object, num_blocks: int) -> int:
 
 
 @contextmanager
-def _launching(cache: torch.Tensor) -> Iterator[None]:
+def launching(cache: torch.Tensor) -> Iterator[None]:
     """Launch on the cache's device, whichever is current; overflow is arithmetic, not a warning."""
     with torch.cuda.device_of(cache), np.errstate(all="ignore"):  # type: ignore[no-untyped-call]
         yield
@@ -42,22 +42,27 @@ class TritonKernel:
 
     def compress(self, cache: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """See `Codec.compress`."""
-        with _launching(cache):
+        with launching(cache):
             self.launch_compress(cache, *args, **kwargs)
 
     def decompress(
         self, encoded: EncodedBlocks, cache: torch.Tensor, *args: Any, **kwargs: Any
     ) -> None:
         """See `Codec.decompress`."""
-        with _launching(cache):
+        with launching(cache):
             self.launch_decompress(encoded, cache, *args, **kwargs)
 
     def unavailable(self, device: torch.device) -> str | None:
         """CPU tensors need the interpreter."""
-        if device.type == "cuda" and not interpreted():
-            return None
-        if device.type == "cpu" and interpreted():
-            return None
-        if device.type == "cpu":
-            return "Triton needs a GPU; TRITON_INTERPRET=1 runs its interpreter on CPU tensors"
-        return f"Triton kernels do not run on {device.type} tensors here"
+        return availability(device)
+
+
+def availability(device: torch.device) -> str | None:
+    """None, or why Triton kernels cannot run on tensors of `device`."""
+    if device.type == "cuda" and not interpreted():
+        return None
+    if device.type == "cpu" and interpreted():
+        return None
+    if device.type == "cpu":
+        return "Triton needs a GPU; TRITON_INTERPRET=1 runs its interpreter on CPU tensors"
+    return f"Triton kernels do not run on {device.type} tensors here"

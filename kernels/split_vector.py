@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import torch
 
-from kvcodec import rans
+from kvcodec import centring, rans
 from kvcodec.bits import UInt, from_bits, join_fields, split_fields, to_bits
 from kvcodec.block import BlockSpec, EncodedBlocks
-from kvcodec.codecs.split import CODED, RAW
+from kvcodec.codecs.split import CENTRED, CODED, RAW, Split, count, measure, symbols_of
 from kvcodec.errors import CorruptDataError
 from kvcodec.kernels import _rans_vector
 from kvcodec.kernels._bits_vector import pack_raw, plane_nbytes, unpack_raw
@@ -24,22 +26,23 @@ def encode(
 ) -> None:
     """See `Codec.encode`."""
     spec, payload = out.spec, out.payload.numpy()
-    sections = [out.codec.sections(spec, mode) for mode in (RAW, CODED)]
+    model = cast(Split, out.codec).model
     bits = to_bits(blocks).reshape(len(blocks), -1)
     valid = num_valid.tolist()
     coded: dict[int, dict[str, UInt]] = {}
     filled = [i for i, v in enumerate(valid) if v > 0]
     for rows in chunks(filled, spec):
         sizes = np.array([valid[i] for i in rows]) * spec.token_numel
-        coded.update(zip(rows, encode_parts(bits, rows, sizes, spec), strict=True))
+        coded.update(zip(rows, encode_parts(bits, rows, sizes, spec, model), strict=True))
     for i, v in enumerate(valid):
         elements = bits[i, : v * spec.token_numel].view(np.uint8)
         mode, parts = RAW, {"elements": elements}
         if v:
             nbytes = sum(align(part.nbytes) for part in coded[i].values())
             if nbytes < align(elements.size):  # the prefix takes 16 bytes in both modes
-                mode, parts = CODED, coded[i]
-        out.nbytes[i] = write_row(payload[i], sections[mode], mode, v, parts)
+                mode, parts = CENTRED if "centres" in coded[i] else CODED, coded[i]
+        sections = out.codec.sections(spec, mode)
+        out.nbytes[i] = write_row(payload[i], sections, mode, v, parts)
 
 
 def decode(encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
@@ -53,7 +56,7 @@ def decode(encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> tor
             if row.parts["elements"].size != n * spec.dtype.itemsize:
                 raise CorruptDataError(f"split: raw part does not hold {n} elements")
             bits[i, :n] = row.parts["elements"].view(bits.dtype)
-    for some in chunks([i for i, row in enumerate(rows) if row.mode == CODED], spec):
+    for some in chunks([i for i, row in enumerate(rows) if row.mode != RAW], spec):
         bits[some] = decode_parts([rows[i] for i in some], spec)
     return from_bits(bits.reshape(-1, *spec.shape), spec.dtype)
 
@@ -71,18 +74,24 @@ def padded_numel(spec: BlockSpec) -> int:
 
 
 def encode_parts(
-    bits: UInt, rows: list[int], sizes: rans.Ints, spec: BlockSpec
+    bits: UInt, rows: list[int], sizes: rans.Ints, spec: BlockSpec, model: str
 ) -> list[dict[str, UInt]]:
     """Parts of the coded rows of `bits[rows]`; sizes [n]: elements of each, not zero."""
     lanes = rans.num_lanes(spec.nbytes)
     elements = np.zeros((len(rows), padded_numel(spec)), bits.dtype)
     for element, i, n in zip(elements, rows, sizes, strict=True):
         element[:n] = bits[i, :n]
-    exponent, raw = split_fields(elements, spec.format)
-    counts = [np.bincount(e[:n], minlength=256) for e, n in zip(exponent, sizes, strict=True)]
+    symbols, raw = split_fields(elements, spec.format)
+    sides: list[dict[str, UInt]] = [{} for _ in rows]
+    if model == "centred":
+        for side, row, n in zip(sides, symbols, sizes, strict=True):
+            if (part := measure(row[:n], spec)) is not None:
+                side["centres"] = part
+                row[:n] = symbols_of(row[:n], part, spec)
+    counts = [count(s[:n]) for s, n in zip(symbols, sizes, strict=True)]
     freqs = _rans_vector.normalize(np.stack(counts))
     seeds, planes = pack_raw(raw, spec.format, lanes)
-    states, words = _rans_vector.encode(exponent, sizes, freqs, seeds)
+    states, words = _rans_vector.encode(symbols, sizes, freqs, seeds)
     parts: list[dict[str, UInt]] = []
     for i, n in enumerate(sizes.tolist()):
         cuts = plane_nbytes(n, spec.format, lanes)
@@ -91,6 +100,7 @@ def encode_parts(
         parts.append(
             {
                 "table": table,
+                **sides[i],
                 "states": states[i],
                 "words": words[i],
                 "raw": np.concatenate(raw_part),
@@ -114,16 +124,21 @@ def decode_parts(rows: list[Row], spec: BlockSpec) -> UInt:
             raise CorruptDataError(f"split: raw part has {part.size} bytes, wanted {sum(cuts)}")
         for plane, begin, cut in zip(planes, np.cumsum(cuts) - cuts, cuts, strict=True):
             plane[i, :cut] = part[begin : begin + cut]
-    exponent, seeds = _rans_vector.decode(
+    symbols, seeds = _rans_vector.decode(
         np.stack([rans.unpack_table(row.parts["table"]) for row in rows]),
         np.stack([row.parts["states"] for row in rows]),
         [row.parts["words"] for row in rows],
         sizes,
         size,
     )
-    if exponent.max() >> fmt.exponent_bits:
+    if symbols.max() >> fmt.exponent_bits:
         raise CorruptDataError(f"split: an exponent has over {fmt.exponent_bits} bits")
-    bits = join_fields(exponent, unpack_raw(planes, seeds, fmt), fmt)[:, : spec.numel]
+    for i, row in enumerate(rows):
+        if row.mode == CENTRED:
+            tokens = symbols[i, : sizes[i]].reshape(-1, spec.token_numel)
+            tokens += centring.origins(row.parts["centres"], spec.token_numel)
+            tokens &= np.uint8((1 << fmt.exponent_bits) - 1)
+    bits = join_fields(symbols, unpack_raw(planes, seeds, fmt), fmt)[:, : spec.numel]
     for i in np.flatnonzero(sizes < spec.numel):
         bits[i, sizes[i] :] = 0
     return bits

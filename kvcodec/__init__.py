@@ -8,8 +8,10 @@ from kvcodec.frame import Frame, dumps, loads
 from kvcodec.heads import merge_heads, take_heads
 from kvcodec.identity import Identity
 from kvcodec.plan import Plan
+from kvcodec.quantizer import transcode
 from kvcodec.registry import codec_from_config, codec_names, get_codec, register
 from kvcodec.row import Section
+from kvcodec.warmup import warmup
 
 __version__ = "0.1.0"
 
@@ -34,4 +36,6 @@ __all__ = [
     "merge_heads",
     "register",
     "take_heads",
+    "transcode",
+    "warmup",
 ]

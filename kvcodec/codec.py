@@ -32,7 +32,7 @@ class Codec(ABC):
 
     The dataclass fields are the parameters, and the only thing besides the block (and a profile
     or positions, where declared) that a row may depend on. Class attributes are capabilities,
-    with defaults that never promise too much.
+    with defaults that never promise too much; where parameters decide, they are properties.
     """
 
     name: ClassVar[str]
@@ -43,8 +43,6 @@ class Codec(ABC):
     kernels: ClassVar[str] = "kvcodec.kernels"  # package that holds <name>_<impl>.py
     later: ClassVar[tuple[str, ...]] = ()  # parameters younger than this version's frozen frames
 
-    fixed_size: ClassVar[bool] = False  # every row of a spec has max_nbytes bytes
-    head_splittable: ClassVar[bool] = False  # kvcodec.heads can cut heads out of a row
     stream_ordered: ClassVar[bool] = False  # compress never waits for the host on a GPU
     idempotent: ClassVar[bool] = False  # decode, then encode gives the same row
     portable_bytes: ClassVar[bool] = True  # False: a library's version decides a row's bytes
@@ -53,6 +51,16 @@ class Codec(ABC):
     )
     needs_profile: ClassVar[bool] = False
     needs_positions: ClassVar[bool] = False
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether every row of a spec has max_nbytes bytes."""
+        return False
+
+    @property
+    def head_splittable(self) -> bool:
+        """Whether kvcodec.heads can cut heads out of a row."""
+        return False
 
     @abstractmethod
     def supports(self, spec: BlockSpec) -> str | None:

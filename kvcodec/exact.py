@@ -20,7 +20,9 @@ F32 = npt.NDArray[np.float32]
 _INF = np.uint32(0x7F800000)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _MAX_CODES = {"bf16": 0x7F7F, "fp16": 0x7BFF, "fp32": 0x7F7FFFFF, "e4m3fn": 0x7E, "e5m2": 0x7B}
+_MAX_CODES["e2m1"] = 0x7
 _NAN_CODES = {"bf16": 0x7FC0, "fp16": 0x7E00, "fp32": 0x7FC00000, "e4m3fn": 0x7F, "e5m2": 0x7F}
+_NAN_CODES["e2m1"] = 0x7  # no NaN: it becomes the largest
 _INF_CODES = {"bf16": 0x7F80, "fp16": 0x7C00, "fp32": 0x7F800000, "e5m2": 0x7C}
 
 
@@ -35,7 +37,7 @@ class Codes:
 
 
 def codes_of(fmt: FloatFormat) -> Codes:
-    """Special codes of bf16, fp16, fp32, e4m3fn or e5m2."""
+    """Special codes of bf16, fp16, fp32, e4m3fn, e5m2 or e2m1."""
     name = fmt.name
     bias = (1 << (fmt.exponent_bits - 1)) - 1
     return Codes(bias, _MAX_CODES[name], _NAN_CODES[name], _INF_CODES.get(name))
@@ -51,6 +53,29 @@ def div(a: F32, b: F32) -> F32:
     """a / b, correctly rounded."""
     with np.errstate(all="ignore"):
         return np.divide(a, b, dtype=np.float32)
+
+
+def add(a: F32, b: F32) -> F32:
+    """a + b, correctly rounded; overflow gives infinity."""
+    with np.errstate(all="ignore"):
+        return np.add(a, b, dtype=np.float32)
+
+
+def sub(a: F32, b: F32) -> F32:
+    """a - b, correctly rounded; overflow gives infinity."""
+    with np.errstate(all="ignore"):
+        return np.subtract(a, b, dtype=np.float32)
+
+
+def sqrt(a: F32) -> F32:
+    """Square root of values >= 0, correctly rounded (`torch.sqrt` is not, on a CPU)."""
+    with np.errstate(all="ignore"):
+        return np.sqrt(a, dtype=np.float32)  # exact: correctly rounded by IEEE 754
+
+
+def round_half_even(a: F32) -> npt.NDArray[np.int64]:
+    """Nearest integer of finite values, ties to even."""
+    return np.rint(a).astype(np.int64)  # exact: an fp32 of 2^23 or more is an integer already
 
 
 def widen(bits: UInt, fmt: FloatFormat) -> F32:
@@ -116,5 +141,6 @@ def is_nan(x: F32) -> npt.NDArray[np.bool_]:
 
 
 __all__ = [
-    "FORMATS", "Codes", "codes_of", "div", "finite_amax", "is_nan", "mul", "narrow", "widen",
+    "FORMATS", "Codes", "add", "codes_of", "div", "finite_amax", "is_nan", "mul", "narrow",
+    "round_half_even", "sqrt", "sub", "widen",
 ]  # fmt: skip

@@ -19,6 +19,14 @@ PRESETS: dict[str, str] = {
     "fast": "fp8:scale=head",
     "balanced": "key=split,value=fp8",
     "small": "fp8:scale=block,first_blocks=1",
+    "kivi-4": "key=int4:axis=channel,value=int4",
+    "kivi-2": "key=int4:bits=2,axis=channel,value=int4:bits=2",
+    "turboangle-k128v64": "key=turboangle,value=turboangle:n=64",
+    "turboangle-k8v4log": "key=turboangle,value=turboangle:n=64,norm_bits=4,norm=log",
+    "turboangle-e4": (  # finer angles in the first four layers
+        '{"key": "turboangle", "value": "turboangle:n=64",'
+        ' "layers": {"0-3": {"key": "turboangle:n=256", "value": "turboangle:n=128"}}}'
+    ),
 }
 
 
@@ -57,10 +65,17 @@ class Plan:
             return get_codec(EXACT)
         return chosen
 
+    def codecs(self) -> list[Codec]:
+        """Every codec that the plan may choose, each once."""
+        named = [self.key, self.value, *(codec for _, _, codec in self.layers)]
+        if self.first_blocks and not all(codec.lossless for codec in named):
+            named.append(get_codec(EXACT))
+        return list(dict.fromkeys(named))
+
     @property
     def lossless(self) -> bool:
         """Whether every block comes back bit for bit."""
-        return all(c.lossless for c in (self.key, self.value, *(c for _, _, c in self.layers)))
+        return all(codec.lossless for codec in self.codecs())
 
     def single_codec(self) -> Codec:
         """The one codec of a plan that has just one."""

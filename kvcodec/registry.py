@@ -32,6 +32,7 @@ from kvcodec.errors import ImplementationUnavailableError, InvalidInputError, Un
 if TYPE_CHECKING:
     from kvcodec.block import BlockSpec, EncodedBlocks
     from kvcodec.codec import Codec
+    from kvcodec.quantizer import Quantizer
 
 IMPLEMENTATIONS = ("reference", "vector", "native", "triton")
 _HOST_ORDER = ("native", "vector", "reference")
@@ -69,6 +70,39 @@ class Kernel(Protocol):
 
     def workspace_nbytes(self, codec: Codec, spec: BlockSpec, num_blocks: int) -> int:
         """Exact scratch bytes of either call."""
+
+    def unavailable(self, device: torch.device) -> str | None:
+        """None, or why this implementation cannot run on tensors of `device`."""
+
+
+class Coder(Protocol):
+    """One implementation of the stack (kvcodec.stack): `CODER` of `kvcodec.kernels._stack_<impl>`.
+
+    It turns plain rows of any quantizer into coded ones and back, on one device.
+    """
+
+    def encode_rows(
+        self,
+        plain: EncodedBlocks,
+        out: EncodedBlocks,
+        *,
+        workspace: torch.Tensor | None,
+        num_threads: int | None,
+    ) -> None:
+        """See `kvcodec.stack.encode_rows`."""  # fmt: skip
+
+    def decode_rows(
+        self,
+        encoded: EncodedBlocks,
+        plain: EncodedBlocks,
+        *,
+        workspace: torch.Tensor | None,
+        num_threads: int | None,
+    ) -> None:
+        """See `kvcodec.stack.decode_rows`."""  # fmt: skip
+
+    def workspace_nbytes(self, codec: Quantizer, spec: BlockSpec, num_blocks: int) -> int:
+        """Exact scratch bytes of either call; codec is plain."""
 
     def unavailable(self, device: torch.device) -> str | None:
         """None, or why this implementation cannot run on tensors of `device`."""
@@ -184,7 +218,7 @@ def format_spec(codec: Codec) -> str:
 
     def text(value: Any) -> str:
         if isinstance(value, tuple):
-            return "/".join(map(repr, value))
+            return "/".join(v if isinstance(v, str) else repr(v) for v in value)
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     changed = [
@@ -250,7 +284,31 @@ def load_kernel(codec: Codec, impl: str) -> Kernel:
         on_gpu = codec.host_tier_only and impl == "triton"
         where = "; it is for the host tier only" if on_gpu else ""
         raise ImplementationUnavailableError(kernel + where)
+    from kvcodec.quantizer import Quantizer
+
+    if isinstance(codec, Quantizer) and codec.stacked:
+        from kvcodec.kernels._stack import StackedKernel, load_coder
+
+        return StackedKernel(kernel, load_coder(impl))
     return kernel
+
+
+def find_coder(impl: str, device: torch.device) -> Coder:
+    """The stack's implementation that serves `device`; chosen as `find_kernel` chooses."""
+    from kvcodec.kernels._stack import load_coder
+
+    order = _HOST_ORDER if device.type == "cpu" else ("triton",)
+    reasons = []
+    for name in order if impl == "auto" else (impl,):
+        try:
+            coder = load_coder(name)
+            reason = coder.unavailable(device)
+        except ImplementationUnavailableError as error:
+            reason = str(error)
+        if reason is None:
+            return coder
+        reasons.append(f"{name}: {reason}")
+    raise ImplementationUnavailableError(f"entropy=rans: {'; '.join(reasons)}")
 
 
 def why_unavailable(codec: Codec, impl: str, device: torch.device) -> str | None:

@@ -39,17 +39,28 @@ class Section:
 
     shape: None for a variable part, a 1-D array whose length stands as a count in the prefix.
     head_axis: the axis of `shape` that runs over heads, when heads can be cut out of the row.
+    coding: how `entropy=rans` codes the part, see `kvcodec.stack`.
+    tokens: tokens that an entry along the first axis belongs to; entries of unused tokens are
+        zeros, and `entropy=rans` leaves them out. 0: the part belongs to the block as a whole.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...] | None = None
     head_axis: int | None = None
+    coding: str = "raw"
+    tokens: int = 0
 
     def nbytes(self, count: int = 0) -> int:
         """Bytes of the part without padding; `count` elements if it is variable."""
         numel = count if self.shape is None else math.prod(self.shape)
         return numel * np.dtype(self.dtype).itemsize
+
+    def used_nbytes(self, num_valid: int) -> int:
+        """Bytes of a static part, from its start, that belong to the first `num_valid` tokens."""
+        if not self.tokens or self.shape is None:
+            return self.nbytes()
+        return -(-num_valid // self.tokens) * (self.nbytes() // self.shape[0])
 
 
 @dataclass(frozen=True, slots=True)

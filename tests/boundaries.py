@@ -69,6 +69,65 @@ CASTS = (
 
 
 @dataclass(frozen=True, slots=True)
+class CastE2M1:
+    """A quotient and the E2M1 value it becomes; the same with a minus sign, NaN apart."""
+
+    name: str
+    value: float
+    e2m1: float
+
+
+CASTS_E2M1 = (
+    CastE2M1("zero", 0.0, 0.0),
+    CastE2M1("tie_with_zero", 0.25, 0.0),
+    CastE2M1("above_the_tie_with_zero", 0.25 * UP, 0.5),
+    CastE2M1("below_a_tie_that_goes_up", 0.75 * DOWN, 0.5),
+    CastE2M1("a_reciprocal_would_break_this_tie", 0.75, 1.0),
+    CastE2M1("tie_goes_down_to_one", 1.25, 1.0),
+    CastE2M1("above_it", 1.25 * UP, 1.5),
+    CastE2M1("tie_carries_into_the_exponent", 1.75, 2.0),
+    CastE2M1("tie_goes_down_to_two", 2.5, 2.0),
+    CastE2M1("above_that", 2.5 * UP, 3.0),
+    CastE2M1("tie_goes_up_to_four", 3.5, 4.0),
+    CastE2M1("below_it", 3.5 * DOWN, 3.0),
+    CastE2M1("tie_goes_down_to_four", 5.0, 4.0),
+    CastE2M1("above_the_last_tie", 5.0 * UP, 6.0),
+    CastE2M1("largest_e2m1", 6.0, 6.0),
+    CastE2M1("past_the_largest_e2m1", 7.5, 6.0),
+    CastE2M1("smallest_subnormal", 2.0**-149, 0.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A group's largest magnitude and its E8M0 scales for E2M1, E4M3 and E5M2 codes."""
+
+    name: str
+    amax: float
+    e2m1: int
+    e4m3: int
+    e5m2: int
+
+
+SHARED_EXPONENTS = (
+    Shared("zero", 0.0, 0, 0, 0),
+    Shared("smallest_subnormal_fp32", 2.0**-149, 0, 0, 0),
+    Shared("smallest_normal_fp32", 2.0**-126, 0, 0, 0),
+    Shared("last_clamped_e2m1", 2.0**-125, 0, 0, 0),
+    Shared("first_above_zero_e2m1", 2.0**-124, 1, 0, 0),
+    Shared("first_above_zero_e4m3", 2.0**-118, 7, 1, 0),
+    Shared("first_above_zero_e5m2", 2.0**-111, 14, 8, 1),
+    Shared("amax_1e_30", 1e-30, 25, 19, 12),
+    Shared("below_a_power_of_two", 4 * DOWN, 126, 120, 113),
+    Shared("a_power_of_two", 4.0, 127, 121, 114),
+    Shared("largest_e2m1", 6.0, 127, 121, 114),
+    Shared("it_rounds_to_eight_and_saturates", 7.99, 127, 121, 114),
+    Shared("largest_e4m3", 448.0, 133, 127, 120),
+    Shared("largest_fp32", float(np.finfo(np.float32).max), 252, 246, 239),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """A code's value and a scale, and the element they decode to in each type."""
 

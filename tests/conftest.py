@@ -2,6 +2,7 @@
 
 import os
 import random
+import socket
 
 import numpy as np
 import pytest
@@ -68,3 +69,27 @@ def _seed():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """SmolLM2-135M-Instruct and its tokenizer on the CPU, loaded where a connection is an error.
+
+    Loading takes most of a minute: tests that ask for it run in one worker (see below).
+    """
+    from kvcodec.eval.model import load_model
+
+    def refuse(*args):
+        raise AssertionError(f"a connection was opened: {args}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket, "getaddrinfo", refuse)
+        return load_model("smollm2-135m", "cpu")
+
+
+def pytest_collection_modifyitems(items):
+    """With `--dist loadgroup` everything that needs the model runs in one worker."""
+    for item in items:
+        if "smollm2" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("smollm2"))

@@ -17,8 +17,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILES = (
     *sorted((ROOT / "kvcodec" / "codecs").glob("*.py")),
+    ROOT / "kvcodec" / "angles.py",
+    ROOT / "kvcodec" / "centring.py",
     ROOT / "kvcodec" / "exact.py",
+    ROOT / "kvcodec" / "fixed_log.py",
+    ROOT / "kvcodec" / "radix.py",
     ROOT / "kvcodec" / "rans.py",
+    ROOT / "kvcodec" / "rotation.py",
 )
 MODULES = {"np", "numpy", "torch", "math", "F"}
 

@@ -48,13 +48,17 @@ def read_split(row, spec):
         return [int.from_bytes(item, "little") for item in items], mode
     table_size, num_words, raw_size = struct.unpack_from("<III", row, 4)
     lanes = 32 if spec.nbytes < 16384 else 64
+    channels = spec.num_kv_heads * spec.head_dim
+    low, high = -(-channels // 4), -(-channels // 8)  # bytes of the planes of the centres
     parts, at = [], 16
-    for size in (table_size, 4 * lanes, 2 * num_words, raw_size):
+    for size in (
+        table_size, (low + high + 1) * (mode == 2), 4 * lanes, 2 * num_words, raw_size
+    ):  # fmt: skip
         parts.append(row[at : at + size])
         assert row[at + size : at + align(size)] == bytes(align(size) - size)
         at += align(size)
     assert at == len(row)
-    table, states, words, raw = parts
+    table, centres, states, words, raw = parts
 
     k = table_size // 3
     freqs = [0] * 256
@@ -64,6 +68,12 @@ def read_split(row, spec):
     exponents, seeds = read_by_the_page(states, words, freqs, n)
 
     e, m, planes, q = PLANES[spec.format.name]
+    if mode == 2:
+        origins = [
+            centres[-1] + plane_value(centres, 2, c) + 4 * plane_value(centres[low:], 1, c)
+            for c in range(channels)
+        ]
+        exponents = [(x + origins[i % channels]) % 2**e for i, x in enumerate(exponents)]
     groups = -(-n // 4)
     in_seeds = min(groups, lanes)
     fields, at, shift = [0] * (4 * groups), 0, 0

@@ -94,6 +94,9 @@ inline u8* put_part(u8* at, const u8* data, i64 nbytes) {
   return at + align16(nbytes);
 }
 
+// What predicts exponents in the split codec; the order is that of MODELS in split_native.py.
+enum SplitModel : i64 { kPlainModel, kCentredModel, kNumModels };
+
 // Scales of the fp8 codec.
 struct Fp8 {
   i64 source, target;  // indices into Isa
@@ -101,18 +104,52 @@ struct Fp8 {
   const float* given;  // one per head or one, or null: measured, and stored in the row
 };
 
+// Groups under scales: nvfp4, mxfp4 and mxfp8.
+struct Microscaling {
+  enum Kind : i64 { kNvfp4, kMxfp4, kMxfp8E4m3, kMxfp8E5m2, kNumKinds };
+  i64 source;  // index into Isa
+  Kind kind;
+  bool four_over_six;
+  const float* given;  // nvfp4: the global scale, or null: measured, and stored in the row
+
+  i64 group() const { return kind == kNvfp4 ? 16 : 32; }
+  i64 elements_per_byte() const { return kind <= kMxfp4 ? 2 : 1; }
+  bool measures() const { return kind == kNvfp4 && given == nullptr; }
+};
+
+// Rate of the bitplane codec.
+struct Bitplane {
+  Format format;
+  bool two_level;
+
+  i64 quantile() const { return two_level ? 8 : 64; }
+  int depth() const { return two_level ? 2 : 7; }
+};
+
 void raw_compress(const Call& call);
 i64 raw_decompress(const Call& call);
-void split_compress(const Call& call, Format format);
-i64 split_decompress(const Call& call, Format format);
+void split_compress(const Call& call, Format format, SplitModel model);
+i64 split_decompress(const Call& call, Format format, SplitModel model);
 void fp8_compress(const Call& call, const Fp8& fp8);
 i64 fp8_decompress(const Call& call, const Fp8& fp8);
+void microscaling_compress(const Call& call, const Microscaling& ms);
+i64 microscaling_decompress(const Call& call, const Microscaling& ms);
+void bitplane_compress(const Call& call, const Bitplane& codec);
+i64 bitplane_decompress(const Call& call, const Bitplane& codec);
 
 // Scratch that a call of these sizes needs.
 i64 split_compress_scratch(const Plane& plane, i64 num_threads);
 i64 split_decompress_scratch(const Plane& plane, i64 n);
 i64 fp8_scratch(const Plane& plane, i64 num_threads);
+i64 microscaling_scratch(const Plane& plane, i64 num_threads);
+i64 bitplane_scratch(const Plane& plane, i64 num_threads);  // either way
 
 i64 fp8_row_nbytes(const Plane& plane, const Fp8& fp8);
+i64 microscaling_row_nbytes(const Plane& plane, const Microscaling& ms);
+
+void turboangle_compress(const Call& call, const TurboAngle& t);
+i64 turboangle_decompress(const Call& call, const TurboAngle& t);
+i64 turboangle_scratch(const Plane& plane, i64 num_threads);
+i64 turboangle_row_nbytes(const Plane& plane, const TurboAngle& t);
 
 }  // namespace kv

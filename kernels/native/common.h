@@ -36,6 +36,11 @@ enum Fault : i64 {
   kStream,     // the words do not end where the states do
   kExponent,   // a symbol wider than the exponent field
   kRawPart,    // the raw part has the wrong length
+  kScale,      // a scale that no writer writes
+  kPlanes,     // bit planes of another size than the valid tokens
+  kEnds,       // the ends of tiles do not ascend to the counts
+  kEscapes,    // escapes that do not ascend, or without an element
+  kSecondCodes,  // second codes that do not fill their tile's words
 };
 
 // Internal linkage here and in rans.h: each isa_*.cpp compiles its own copies for its target.

@@ -46,28 +46,32 @@ constexpr int kExponentShift[kNumFormats] = {7, 10, 23, 3, 2};
 
 // A codec and what it was given.
 struct Codec {
-  int kind;  // 0 raw, 1 split, 2 fp8
+  int kind;  // 0 raw, 1 split, 2 fp8, 3 bitplane
   Format format;
+  SplitModel model;
   Fp8 fp8;
+  Bitplane bitplane;
 
   void compress(const Call& call) const {
     if (kind == 0) raw_compress(call);
-    if (kind == 1) split_compress(call, format);
+    if (kind == 1) split_compress(call, format, model);
     if (kind == 2) fp8_compress(call, fp8);
+    if (kind == 3) bitplane_compress(call, bitplane);
   }
   i64 decompress(const Call& call) const {
     if (kind == 0) return raw_decompress(call);
-    return kind == 1 ? split_decompress(call, format) : fp8_decompress(call, fp8);
+    if (kind == 3) return bitplane_decompress(call, bitplane);
+    return kind == 1 ? split_decompress(call, format, model) : fp8_decompress(call, fp8);
   }
   i64 scratch(const Plane& plane, i64 n) const {
     const i64 one = split_compress_scratch(plane, 1), all = split_decompress_scratch(plane, n);
-    return (one > all ? one : all) + fp8_scratch(plane, 1);
+    return (one > all ? one : all) + fp8_scratch(plane, 1) + bitplane_scratch(plane, 1);
   }
 };
 
 // Elements whose exponents follow one of several habits.
-void fill_block(Random& random, Format format, u8* data, i64 numel) {
-  const i64 size = kItemsizes[format], habit = random.below(6);
+void fill_block(Random& random, Format format, u8* data, i64 numel, i64 channels) {
+  const i64 size = kItemsizes[format], habit = random.below(7);
   const u32 center = static_cast<u32>(random.next()), step = 1u << kExponentShift[format];
   for (i64 i = 0; i < numel; ++i) {
     u32 word = static_cast<u32>(random.next() >> 32);
@@ -77,6 +81,10 @@ void fill_block(Random& random, Format format, u8* data, i64 numel) {
       for (u32 bits = word & 0x1FF; bits != 0; bits &= bits - 1) ++spread;
       word = center + spread * step + (word >> 9) % step;
       if (habit == 2 && random.below(3) > 0) word = 0;
+    }
+    if (habit == 6) {  // every channel at a level of its own
+      const u32 level = static_cast<u32>(i % channels * 2654435761u >> 7) % 6;
+      word = center + (level + (word >> 9 & word >> 11 & 1)) * step + word % step;
     }
     if (habit == 3) word = random.below(40) == 0 ? center : center + step;
     if (habit == 4) word = (word & 3) == 0 ? word : center ^ (word % step);
@@ -116,9 +124,12 @@ Plane make_plane(Random& random, i64 itemsize, i64& nbytes) {
 Codec make_codec(Random& random) {
   Codec codec{};
   codec.kind = random.below(4) == 0 ? static_cast<int>(random.below(3)) : 1;
+  if (random.below(3) == 0) codec.kind = 3;
   const i64 formats = codec.kind == 2 ? i64{kNumSources} : i64{kNumFormats};
   codec.format = static_cast<Format>(random.below(formats));
+  codec.model = static_cast<SplitModel>(random.below(kNumModels));
   codec.fp8 = {codec.format, random.below(2), random.below(3), nullptr};
+  codec.bitplane = {codec.format, random.below(2) == 0};
   return codec;
 }
 
@@ -147,6 +158,7 @@ void starve(const Plane& plane, u8* row, i64 nbytes) {
   store(freqs + 2, static_cast<u16>(load<u16>(freqs) + load<u16>(freqs + 2) - 1));
   store(freqs, u16{1});
   u8* at = freqs + align16(3 * size);
+  if (row[0] == 2) at += align16((plane.token_numel() + 3) / 4 + (plane.token_numel() + 7) / 8 + 1);
   std::memset(at, 0, static_cast<std::size_t>(row + nbytes - at));
   for (int lane = num_lanes(plane.numel() * plane.itemsize); lane > 0; --lane, at += 4) {
     store(at, kLower);
@@ -156,7 +168,7 @@ void starve(const Plane& plane, u8* row, i64 nbytes) {
 // One to eight changed bytes, early ones more often; or other frequencies; or another length.
 i64 damage_row(Random& random, const Codec& codec, const Plane& plane, u8* row, i64 nbytes) {
   const i64 kind = random.below(6);
-  if (codec.kind == 1 && row[0] == 1 && kind < 2) {
+  if (codec.kind == 1 && row[0] >= 1 && kind < 2) {
     if (kind == 0) shift_frequencies(random, row);
     if (kind == 1) starve(plane, row, nbytes);
     return nbytes;
@@ -182,7 +194,7 @@ void try_block(Random& random, i64 trial, Tally& tally) {
   Plane plane = make_plane(random, size, cache_nbytes);
   const Buffer cache = make_buffer(cache_nbytes, 0x5A);
   const Buffer block = make_buffer(plane.numel() * size, 0);
-  fill_block(random, codec.format, block.get(), plane.numel());
+  fill_block(random, codec.format, block.get(), plane.numel(), plane.token_numel());
   plane.data = cache.get();
   const i64 id = random.below(plane.num_blocks);
   copy_out(plane, id, 0, plane.numel(), block.get());

@@ -22,7 +22,11 @@ namespace {
 
 #include "fields.inc"
 #include "lanes.inc"
+#include "centres.inc"
 #include "scales.inc"
+#include "turboangle.inc"
+#include "microscaling.inc"
+#include "bitplane.inc"
 
 // By mask of the lanes that read a word: the shuffle that brings the next words to their lanes,
 // zero-extended, from a copy of the words in either half.

@@ -30,7 +30,11 @@ namespace {
 
 #include "fields.inc"
 #include "lanes.inc"
+#include "centres.inc"
 #include "scales.inc"
+#include "turboangle.inc"
+#include "microscaling.inc"
+#include "bitplane.inc"
 
 inline __m512i broadcast(u32 v) { return _mm512_set1_epi32(static_cast<int>(v)); }
 

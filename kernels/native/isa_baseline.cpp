@@ -11,7 +11,11 @@ namespace {
 
 #include "fields.inc"
 #include "lanes.inc"
+#include "centres.inc"
 #include "scales.inc"
+#include "turboangle.inc"
+#include "microscaling.inc"
+#include "bitplane.inc"
 
 // Without branches on the data, for whole rounds whose words are surely there.
 template <int kLanes>

@@ -6,7 +6,7 @@
 
 namespace kv {
 
-constexpr u8 kRaw = 0, kCoded = 1;
+constexpr u8 kRaw = 0, kCoded = 1, kCentred = 2;
 constexpr i64 kTile = 4096;     // elements gathered or scattered at a time
 constexpr i64 kHeadBytes = 256;  // first plane of the elements that have bits in the seeds
 constexpr i64 kSlack = 64;       // room that the encoder's and packers' whole vectors need
@@ -37,6 +37,9 @@ struct RawPart {
     }
   }
 };
+
+// Bytes of the part of a centred row that says where its channels lie.
+inline i64 centres_nbytes(i64 channels) { return (channels + 3) / 4 + (channels + 7) / 8 + 1; }
 
 inline i64 round_up(i64 nbytes) { return (nbytes + 63) & ~i64{63}; }
 

@@ -8,8 +8,11 @@
 namespace kv {
 namespace {
 
-// Per row: the first plane of the head, then the exponents.
-i64 decode_scratch(const Plane& plane) { return kHeadBytes + round_up(plane.numel() + kSlack); }
+// Per row: the first plane of the head, the exponents, and two arrays of a byte a channel.
+i64 decode_scratch(const Plane& plane) {
+  return kHeadBytes + round_up(plane.numel() + kSlack) +
+         2 * round_up(plane.token_numel() + kSlack);
+}
 
 // Joins elements [first, first + count) and writes them; planes begin at `first`.
 void join_block(const Call& call, Format format, i64 id, i64 first, i64 count, const u8* exponents,
@@ -35,21 +38,22 @@ void join_block(const Call& call, Format format, i64 id, i64 first, i64 count, c
 // The parts of a coded row, from its counts; nothing is read before `end` was checked.
 struct Parts {
   i64 table_nbytes, words_nbytes, raw_nbytes;
-  i64 table, states, words, raw, end;  // offsets
+  i64 table, centres, states, words, raw, end;  // offsets
 
-  Parts(const u8* row, int lanes)
+  Parts(const u8* row, int lanes, i64 channels)
       : table_nbytes(load<u32>(row + 4)),
         words_nbytes(2 * i64{load<u32>(row + 8)}),
         raw_nbytes(load<u32>(row + 12)),
         table(kPrefix),
-        states(table + align16(table_nbytes)),
+        centres(table + align16(table_nbytes)),
+        states(centres + (row[0] == kCentred ? align16(centres_nbytes(channels)) : 0)),
         words(states + 4 * lanes),
         raw(words + align16(words_nbytes)),
         end(raw + align16(raw_nbytes)) {}
 };
 
 // First pass over a row: everything that can be wrong with it, and its exponents.
-Fault decode_row(const Call& call, Format format, i64 i, u8* scratch) {
+Fault decode_row(const Call& call, Format format, SplitModel kind, i64 i, u8* scratch) {
   const FormatInfo& info = kFormats[format];
   const Plane& plane = call.plane;
   const u8* const row = call.row(i);
@@ -61,10 +65,10 @@ Fault decode_row(const Call& call, Format format, i64 i, u8* scratch) {
     if (kPrefix + align16(nbytes) != call.row_size(i)) return kTiling;
     return nbytes == n * plane.itemsize ? kSound : kElements;
   }
-  if (row[0] != kCoded) return kMode;
+  if (row[0] != kCoded && (row[0] != kCentred || kind != kCentredModel)) return kMode;
 
   const int lanes = num_lanes(plane.numel() * plane.itemsize);
-  const Parts parts(row, lanes);
+  const Parts parts(row, lanes, plane.token_numel());
   if (parts.end != call.row_size(i)) return kTiling;
   if (n == 0) return kEmpty;
   const RawPart part(info, n, lanes);
@@ -97,6 +101,14 @@ Fault decode_row(const Call& call, Format format, i64 i, u8* scratch) {
   if (model.symbols[model.size - 1] >= limit && call.isa->largest(exponents, n) >= limit) {
     return kExponent;
   }
+  if (row[0] == kCentred) {
+    const i64 channels = plane.token_numel();
+    u8* const origins = exponents + round_up(plane.numel() + kSlack);
+    u8* const work = origins + round_up(channels + kSlack);
+    call.isa->unpack_origins(row + parts.centres, channels, work, origins);
+    call.isa->add_origins(origins, num_valid_of(row), channels, static_cast<u8>(limit - 1),
+                          exponents);
+  }
 
   u8* head = scratch;  // the first plane of the head's groups, whole again
   const u8* rest = row + parts.raw;
@@ -126,7 +138,7 @@ void write_block(const Call& call, Format format, i64 i, const u8* scratch) {
     copy_out(plane, id, 0, n, row + kPrefix);
   } else {
     const int lanes = num_lanes(plane.numel() * plane.itemsize);
-    const Parts parts(row, lanes);
+    const Parts parts(row, lanes, plane.token_numel());
     const RawPart part(info, n, lanes);
     const i64 head = part.head * kGroup < n ? part.head * kGroup : n;
     const u8* const exponents = scratch + kHeadBytes;
@@ -148,12 +160,12 @@ void write_block(const Call& call, Format format, i64 i, const u8* scratch) {
 
 i64 split_decompress_scratch(const Plane& plane, i64 n) { return n * decode_scratch(plane); }
 
-i64 split_decompress(const Call& call, Format format) {
+i64 split_decompress(const Call& call, Format format, SplitModel model) {
   const i64 each = decode_scratch(call.plane);
   Damage damage;
   parallel_for(call.num_threads, call.n, [&](i64, i64 i) {
     if (damage.below(i)) return;
-    const Fault fault = decode_row(call, format, i, call.scratch + i * each);
+    const Fault fault = decode_row(call, format, model, i, call.scratch + i * each);
     if (fault != kSound) damage.report(i, fault);
   });
   if (damage.result() >= 0) return damage.result();

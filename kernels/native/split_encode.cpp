@@ -3,10 +3,15 @@
 namespace kv {
 namespace {
 
-// Per worker: exponents, planes (at most the element's own bytes) and words.
+// Of a centred row: four arrays of a byte a channel, then symbols.
+i64 centring_scratch(const Plane& plane) {
+  return 4 * round_up(plane.token_numel() + kSlack) + round_up(plane.numel() + kSlack);
+}
+
+// Per worker: that, exponents, planes (at most the element's own bytes) and words.
 i64 encode_scratch(const Plane& plane) {
   const i64 numel = plane.numel();
-  return round_up(numel + kSlack) + round_up(numel * plane.itemsize + kMaxPlanes * kSlack) +
+  return centring_scratch(plane) + round_up(numel + kSlack) + round_up(numel * plane.itemsize + kMaxPlanes * kSlack) +
          round_up(2 * numel + kSlack);
 }
 
@@ -57,7 +62,64 @@ u8* put_raw(const FormatInfo& format, const RawPart& part, u8* const* planes, u8
   return end;
 }
 
-void encode_block(const Call& call, Format format, i64 i, u8* scratch) {
+// Bytes that a table and its words take, nearly; formats/split.md has the formula.
+i64 estimate(const Model& model, const u32* counts) {
+  u64 total = 0;
+  for (int i = 0; i < model.size; ++i) {
+    const u32 freq = model.freqs[i];
+    u32 power = kProbBits;
+    while (freq >> power == 0) --power;
+    const u32 x = (freq << (kProbBits - power)) - kTotal;
+    const u32 cost = ((kProbBits - power) << 12) - x - (11 * x * (kTotal - x) >> 17);
+    total += u64{counts[model.symbols[i]]} * cost;
+  }
+  return align16(3 * model.size) + static_cast<i64>(total >> 15);
+}
+
+// What a coded row says before its states, and the symbols that are coded.
+struct Coding {
+  u8 mode;
+  const u8* symbols;
+  Model model;
+  const u8* centres;  // the part of a centred row, else null
+  i64 centres_nbytes;
+};
+
+// Takes the channels' centres off, where that pays; scratch is `centring_scratch`.
+void centre(const Call& call, int exponent_bits, i64 tokens, const u32* counts, Coding& coding,
+            u8* scratch) {
+  const i64 channels = call.plane.token_numel(), each = round_up(channels + kSlack);
+  u8* const fields = scratch;
+  u8* const origins = fields + each;
+  u8* const work = origins + each;
+  u8* const part = work + each;
+  u8* const symbols = part + each;
+  call.isa->centres(coding.symbols, tokens, channels, fields);
+  i64 sum = 0;
+  for (i64 c = 0; c < channels; ++c) sum += fields[c];
+  const i64 first = (2 * sum + channels) / (2 * channels) - 3;
+  const u8 base = static_cast<u8>(first - (i64{1} << (exponent_bits - 1)));
+  for (i64 c = 0; c < channels; ++c) {
+    const i64 field = fields[c] - first;
+    fields[c] = static_cast<u8>(field < 0 ? 0 : field > 7 ? 7 : field);
+    origins[c] = static_cast<u8>(base + fields[c]);
+  }
+  std::memset(fields + channels, 0, 8);
+  const u8 mask = static_cast<u8>((1 << exponent_bits) - 1);
+  const i64 n = tokens * channels;
+  call.isa->subtract_origins(origins, tokens, channels, mask, coding.symbols, symbols);
+
+  const i64 nbytes = centres_nbytes(channels);
+  u32 centred_counts[256];
+  Model model;
+  call.isa->count_centred(symbols, n, static_cast<u8>(1 << (exponent_bits - 1)), centred_counts);
+  normalize(centred_counts, static_cast<u64>(n), model);
+  if (estimate(model, centred_counts) + align16(nbytes) >= estimate(coding.model, counts)) return;
+  call.isa->pack_centres(fields, channels, base, work, part);
+  coding = {kCentred, symbols, model, part, nbytes};
+}
+
+void encode_block(const Call& call, Format format, SplitModel kind, i64 i, u8* scratch) {
   const FormatInfo& info = kFormats[format];
   const Plane& plane = call.plane;
   const i64 numel = plane.numel(), n = call.valid(i) * plane.token_numel();
@@ -65,7 +127,7 @@ void encode_block(const Call& call, Format format, i64 i, u8* scratch) {
   u8* const row = call.row(i);
   i64 coded_nbytes = INT64_MAX;
   if (n > 0) {
-    u8* const exponents = scratch;
+    u8* const exponents = scratch + centring_scratch(plane);
     u8* planes[kMaxPlanes] = {};
     planes[0] = exponents + round_up(numel + kSlack);
     u8* const words_end = scratch + encode_scratch(plane);
@@ -75,9 +137,13 @@ void encode_block(const Call& call, Format format, i64 i, u8* scratch) {
     split_block(call, format, call.block_ids[i], n, exponents, planes);
 
     u32 counts[256];
-    Model model;
+    Coding coding{kCoded, exponents, {}, nullptr, 0};
     call.isa->count(exponents, n, counts);
-    normalize(counts, static_cast<u64>(n), model);
+    normalize(counts, static_cast<u64>(n), coding.model);
+    if (kind == kCentredModel) {
+      centre(call, info.exponent_bits, call.valid(i), counts, coding, scratch);
+    }
+    const Model& model = coding.model;
     const int lanes = num_lanes(numel * plane.itemsize);
     const RawPart part(info, n, lanes);
     u32 states[kMaxLanes];
@@ -88,19 +154,20 @@ void encode_block(const Call& call, Format format, i64 i, u8* scratch) {
     if (!model.single()) {
       EncodeTable table;
       fill_encode_table(model, table);
-      words = call.isa->encode(lanes, table, states, exponents, n, words_end);
+      words = call.isa->encode(lanes, table, states, coding.symbols, n, words_end);
     }
     const i64 words_nbytes = words_end - words;
-    u8 symbols[768];
-    const i64 table_nbytes = write_table(model, symbols);
-    coded_nbytes = kPrefix + align16(table_nbytes) + 4 * lanes + align16(words_nbytes) +
-                   align16(part.nbytes);
+    u8 entries[768];
+    const i64 table_nbytes = write_table(model, entries);
+    coded_nbytes = kPrefix + align16(table_nbytes) + align16(coding.centres_nbytes) + 4 * lanes +
+                   align16(words_nbytes) + align16(part.nbytes);
     if (coded_nbytes < kPrefix + align16(raw_nbytes)) {
-      write_prefix(row, kCoded, call.valid(i));
+      write_prefix(row, coding.mode, call.valid(i));
       store(row + 4, static_cast<u32>(table_nbytes));
       store(row + 8, static_cast<u32>(words_nbytes / 2));
       store(row + 12, static_cast<u32>(part.nbytes));
-      u8* at = put_part(row + kPrefix, symbols, table_nbytes);
+      u8* at = put_part(row + kPrefix, entries, table_nbytes);
+      if (coding.mode == kCentred) at = put_part(at, coding.centres, coding.centres_nbytes);
       at = put_part(at, reinterpret_cast<const u8*>(states), 4 * lanes);
       at = put_part(at, words, words_nbytes);
       put_raw(info, part, planes, at);
@@ -122,10 +189,10 @@ i64 split_compress_scratch(const Plane& plane, i64 num_threads) {
   return num_threads * encode_scratch(plane);
 }
 
-void split_compress(const Call& call, Format format) {
+void split_compress(const Call& call, Format format, SplitModel model) {
   const i64 each = encode_scratch(call.plane);
   parallel_for(call.num_threads, call.n, [&](i64 worker, i64 i) {
-    encode_block(call, format, i, call.scratch + worker * each);
+    encode_block(call, format, model, i, call.scratch + worker * each);
   });
 }
 

@@ -11,10 +11,10 @@ import torch
 from kvcodec import exact
 from kvcodec.bits import FORMATS, FloatFormat, from_bits, to_bits
 from kvcodec.block import BlockSpec, EncodedBlocks
-from kvcodec.codec import Codec
-from kvcodec.errors import CorruptDataError, InvalidInputError
+from kvcodec.errors import InvalidInputError
+from kvcodec.quantizer import Quantizer
 from kvcodec.registry import register
-from kvcodec.row import Section, read_rows, row_layout, write_row
+from kvcodec.row import Section, read_rows, write_row
 
 TARGETS = {"e4m3": FORMATS[torch.float8_e4m3fn], "e5m2": FORMATS[torch.float8_e5m2]}
 # axes of [block_size, num_kv_heads, head_dim] that share one scale
@@ -26,7 +26,7 @@ SOURCES = (torch.bfloat16, torch.float16, torch.float32)
 
 @register
 @dataclass(frozen=True, slots=True)
-class Fp8(Codec):
+class Fp8(Quantizer):
     """Round to 8-bit floats under one scale per block, head, or token and head.
 
     scale = max(amax / max_code, 2^-100), 1 for an all-zero group; amax over finite valid values;
@@ -38,6 +38,7 @@ class Fp8(Codec):
         scale: "token_head", "head" or "block": what shares a scale.
         given: fp32 scales to use instead of measured ones, one for "block", one per head for
             "head"; they stand in the codec's config and not in the rows.
+        entropy: "rans" entropy-codes exponents of codes and scales, see kvcodec.quantizer.
 
     Error: at most half an ulp of the code, 2^-4 relative for e4m3 and 2^-3 for e5m2, above the
     smallest normal code. Cost: 8 bits per element and 32 per scale. Format: formats/fp8.md.
@@ -45,8 +46,7 @@ class Fp8(Codec):
 
     name = "fp8"
     lossless = False
-    fixed_size = True
-    head_splittable = True
+    parts_split_heads = True
     stream_ordered = True
     source = "OCP 8-bit floating point (OFP8)"
     examples = (
@@ -55,13 +55,17 @@ class Fp8(Codec):
         "fp8:scale=head",
         "fp8:scale=block",
         "fp8:scale=block,given=1.0",
+        "fp8:entropy=rans",
     )
+    later = ("entropy",)
 
     dtype: str = "e4m3"
     scale: str = "token_head"
     given: tuple[float, ...] = ()
+    entropy: str = "none"
 
     def __post_init__(self) -> None:
+        self.check_entropy()
         if self.dtype not in TARGETS:
             raise InvalidInputError(f"fp8: dtype is {self.dtype!r}, wanted {' or '.join(TARGETS)}")
         if self.scale not in SHARED_AXES:
@@ -100,21 +104,19 @@ class Fp8(Codec):
         sizes = [1 if axis in shared else size for axis, size in enumerate(spec.shape)]
         return sizes[0], sizes[1], sizes[2]
 
-    def sections(self, spec: BlockSpec, mode: int) -> tuple[Section, ...]:
+    def parts(self, spec: BlockSpec) -> tuple[Section, ...]:
         """Codes, then the measured scales."""
-        if mode != 0:
-            raise CorruptDataError(f"fp8: mode {mode}, wanted 0")
-        codes = Section("codes", "u1", spec.shape, head_axis=1)
+        codes = Section("codes", "u1", spec.shape, head_axis=1, coding=self.target.name, tokens=1)
         if self.given:
             return (codes,)
         head_axis = None if self.scale == "block" else 1
-        return codes, Section("scales", "<f4", self.scale_shape(spec), head_axis=head_axis)
+        tokens = 1 if self.scale == "token_head" else 0
+        return codes, Section(
+            "scales", "<f4", self.scale_shape(spec), head_axis=head_axis,
+            coding="fp32" if tokens else "raw", tokens=tokens,
+        )  # fmt: skip
 
-    def max_nbytes(self, spec: BlockSpec) -> int:
-        """All rows are this long."""
-        return row_layout(self.sections(spec, 0), {})[1]
-
-    def encode(
+    def quantize(
         self,
         blocks: torch.Tensor,
         num_valid: torch.Tensor,
@@ -123,7 +125,7 @@ class Fp8(Codec):
     ) -> None:
         """One block at a time, as the docstring of the class says."""
         payload, spec = out.payload.numpy(), out.spec
-        sections = self.sections(spec, 0)
+        sections = self.parts(spec)
         for i, valid in enumerate(num_valid.tolist()):
             x = exact.widen(to_bits(blocks[i]), spec.format)
             x[valid:] = 0
@@ -135,7 +137,9 @@ class Fp8(Codec):
             parts = {"codes": codes, "scales": scales}
             out.nbytes[i] = write_row(payload[i], sections, 0, valid, parts)
 
-    def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
+    def dequantize(
+        self, encoded: EncodedBlocks, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Multiply, then round once to the element type, saturating."""
         spec = encoded.spec
         bits = np.zeros((len(encoded), *spec.shape), f"u{spec.dtype.itemsize}")

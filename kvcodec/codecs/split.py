@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kvcodec import rans
+from kvcodec import centring, rans
 from kvcodec.bits import (
     U8,
     FloatFormat,
@@ -22,11 +22,12 @@ from kvcodec.bits import (
 )
 from kvcodec.block import BlockSpec, EncodedBlocks
 from kvcodec.codec import Codec
-from kvcodec.errors import CorruptDataError
+from kvcodec.errors import CorruptDataError, InvalidInputError
 from kvcodec.registry import register
 from kvcodec.row import Row, Section, align, read_rows, row_layout, write_row
 
-RAW, CODED = 0, 1
+RAW, CODED, CENTRED = 0, 1, 2
+MODES = {"plain": (RAW, CODED), "centred": (RAW, CODED, CENTRED)}  # that a model's rows may have
 
 
 @register
@@ -38,8 +39,14 @@ class Split(Codec):
     mantissas are noise, so they are stored as they are. One sparse table per block. A block that
     would grow is kept raw.
 
-    Cost: about 10.8 bits per bf16 element. Source: ZipNN, arXiv:2411.05239; interleaved lanes and
-    16-bit words after DietGPU; differs: raw payload seeds the states. Format: formats/split.md.
+    Args:
+        model: what predicts the exponents. "plain": one table for the block as it is. "centred":
+            each channel's own scale is measured, stored in 3 bits and taken off first, in blocks
+            where that pays.
+
+    Cost: about 10.8 bits per bf16 element, centred 10.6. Source: ZipNN, arXiv:2411.05239;
+    interleaved lanes and 16-bit words after DietGPU; differs: raw payload seeds the states,
+    channels are centred. Format: formats/split.md.
     """
 
     name = "split"
@@ -47,7 +54,15 @@ class Split(Codec):
     stream_ordered = True
     idempotent = True
     source = "ZipNN, arXiv:2411.05239; DietGPU"
-    examples = ("split",)
+    examples = ("split", "split:model=centred")
+    later = ("model",)
+
+    model: str = "plain"
+
+    def __post_init__(self) -> None:
+        if self.model not in MODES:
+            known = " or ".join(MODES)
+            raise InvalidInputError(f"split: model is {self.model!r}, wanted {known}")
 
     def supports(self, spec: BlockSpec) -> str | None:
         """Every type with an exponent field."""
@@ -56,17 +71,24 @@ class Split(Codec):
         return None
 
     def sections(self, spec: BlockSpec, mode: int) -> tuple[Section, ...]:
-        """Raw: the valid tokens' bytes. Coded: table, lane states, words, sign and mantissa."""
+        """Raw: the valid tokens' bytes. Coded: table, lane states, words, sign and mantissa.
+
+        Centred: as coded, with the centres after the table.
+        """
+        if mode not in MODES[self.model]:
+            known = " or ".join(map(str, MODES[self.model]))
+            raise CorruptDataError(f"split: mode {mode}, wanted {known}")
         if mode == RAW:
             return (Section("elements", "u1"),)
-        if mode == CODED:
-            return (
-                Section("table", "u1"),
-                Section("states", "<u4", (rans.num_lanes(spec.nbytes),)),
-                Section("words", "<u2"),
-                Section("raw", "u1"),
-            )
-        raise CorruptDataError(f"split: mode {mode}, wanted 0 or 1")
+        table, *rest = (
+            Section("table", "u1"),
+            Section("states", "<u4", (rans.num_lanes(spec.nbytes),)),
+            Section("words", "<u2"),
+            Section("raw", "u1"),
+        )
+        if mode == CENTRED:
+            rest.insert(0, Section("centres", "u1", (centring.part_nbytes(spec.token_numel),)))
+        return (table, *rest)
 
     def max_nbytes(self, spec: BlockSpec) -> int:
         """A raw row: 16 bytes of prefix and the block, padded."""
@@ -79,17 +101,20 @@ class Split(Codec):
         out: EncodedBlocks,
         positions: torch.Tensor | None = None,
     ) -> None:
-        """The smaller of the two modes; raw when they are equal."""
+        """The coded mode that the model expects to be smaller; raw unless that is smaller yet."""
         payload, spec = out.payload.numpy(), out.spec
         for i, valid in enumerate(num_valid.tolist()):
             bits = to_bits(blocks[i])[:valid].reshape(-1)
             mode, parts = RAW, {"elements": bits.view(np.uint8)}
             if bits.size:
-                coded = encode_parts(bits, spec)
+                exponent, _ = split_fields(bits, spec.format)
+                centres = measure(exponent, spec) if self.model == "centred" else None
+                coded = encode_parts(bits, spec, centres)
+                wanted = CODED if centres is None else CENTRED
                 counts = {name: part.size for name, part in coded.items()}
-                nbytes = row_layout(self.sections(spec, CODED), counts)[1]
+                nbytes = row_layout(self.sections(spec, wanted), counts)[1]
                 if nbytes < align(4 + 4) + align(bits.nbytes):
-                    mode, parts = CODED, coded
+                    mode, parts = wanted, coded
             out.nbytes[i] = write_row(payload[i], self.sections(spec, mode), mode, valid, parts)
 
     def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
@@ -98,8 +123,8 @@ class Split(Codec):
         blocks = np.zeros((len(encoded), spec.numel), f"u{spec.dtype.itemsize}")
         for block, row in zip(blocks, read_rows(encoded), strict=True):
             n = row.num_valid * spec.token_numel
-            if row.mode == CODED:
-                block[:n] = decode_parts(row, n, spec.format)
+            if row.mode != RAW:
+                block[:n] = decode_parts(row, spec)
             elif row.parts["elements"].size == n * spec.dtype.itemsize:
                 block[:n] = row.parts["elements"].view(blocks.dtype)
             else:
@@ -107,12 +132,35 @@ class Split(Codec):
         return from_bits(blocks.reshape(-1, *spec.shape), spec.dtype)
 
 
-def encode_parts(bits: UInt, spec: BlockSpec) -> dict[str, UInt]:
+def measure(exponent: U8, spec: BlockSpec) -> U8 | None:
+    """The centres part of a block's exponents [n]; None if they look as small without."""
+    tokens = exponent.reshape(-1, spec.token_numel)
+    part = centring.measure(tokens, spec.format.exponent_bits)
+    centred = centring.estimate(count(symbols_of(exponent, part, spec)))
+    return part if centred + align(part.size) < centring.estimate(count(exponent)) else None
+
+
+def count(symbols: U8) -> rans.Ints:
+    """Occurrences of every symbol, [256]."""
+    return np.bincount(symbols.reshape(-1), minlength=256)
+
+
+def symbols_of(exponent: U8, part: U8, spec: BlockSpec) -> U8:
+    """Centred symbols of exponents [n], under a centres part."""
+    symbols = exponent.reshape(-1, spec.token_numel) - centring.origins(part, spec.token_numel)
+    return symbols.reshape(-1) & np.uint8((1 << spec.format.exponent_bits) - 1)
+
+
+def encode_parts(bits: UInt, spec: BlockSpec, centres: U8 | None = None) -> dict[str, UInt]:
     """Parts of a coded row from the bit patterns [n] of its elements, n > 0."""
     lanes = rans.num_lanes(spec.nbytes)
-    exponent, raw = split_fields(bits, spec.format)
-    freqs = rans.normalize(np.bincount(exponent, minlength=256))
-    grid = rans.to_grid(exponent, lanes, fill=-1)
+    symbols, raw = split_fields(bits, spec.format)
+    side: dict[str, UInt] = {}
+    if centres is not None:
+        side["centres"] = centres
+        symbols = symbols_of(symbols, centres, spec)
+    freqs = rans.normalize(count(symbols))
+    grid = rans.to_grid(symbols, lanes, fill=-1)
     live = grid >= 0
     seeds, raw_part = pack_raw(raw, spec.format, lanes)
     states, words = rans.encode(
@@ -120,14 +168,16 @@ def encode_parts(bits: UInt, spec: BlockSpec) -> dict[str, UInt]:
     )
     return {
         "table": rans.pack_table(freqs),
+        **side,
         "states": states.astype("<u4"),
         "words": words.astype("<u2"),
         "raw": raw_part,
     }
 
 
-def decode_parts(row: Row, n: int, fmt: FloatFormat) -> UInt:
-    """Bit patterns [n] of a coded row."""
+def decode_parts(row: Row, spec: BlockSpec) -> UInt:
+    """Bit patterns of the valid elements of a coded row."""
+    fmt, n = spec.format, row.num_valid * spec.token_numel
     if n == 0:
         raise CorruptDataError("split: a coded row without valid tokens")
     parts = row.parts
@@ -136,13 +186,15 @@ def decode_parts(row: Row, n: int, fmt: FloatFormat) -> UInt:
     decoder = rans.Decoder(parts["states"], parts["words"])
     live = rans.to_grid(np.ones(n, np.int64), lanes, fill=0) == 1
     grid = np.stack([decoder.step(freqs, step) for step in live])
-    exponent = rans.from_grid(grid, n)
-    if exponent.max() >> fmt.exponent_bits:
-        raise CorruptDataError(
-            f"split: exponent {exponent.max()} has over {fmt.exponent_bits} bits"
-        )
+    symbols = rans.from_grid(grid, n)
+    if symbols.max() >> fmt.exponent_bits:
+        raise CorruptDataError(f"split: exponent {symbols.max()} has over {fmt.exponent_bits} bits")
+    if row.mode == CENTRED:
+        origins = centring.origins(parts["centres"], spec.token_numel)
+        symbols = symbols.reshape(row.num_valid, -1) + origins
+        symbols = symbols.reshape(-1) & ((1 << fmt.exponent_bits) - 1)
     raw = unpack_raw(parts["raw"], decoder.finish(), n, fmt)
-    return join_fields(exponent.astype(np.uint8), raw, fmt)
+    return join_fields(symbols.astype(np.uint8), raw, fmt)
 
 
 def seeded(fmt: FloatFormat) -> tuple[int, int]:

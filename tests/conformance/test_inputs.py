@@ -65,7 +65,10 @@ def wrong_rows(rows):
     """Rows that do not fit a call on three blocks of their spec, and what is said about them."""
     spec, codec = rows.spec, rows.codec
     bound = codec.max_nbytes(spec)
-    yield "the call needs|wanted", replace(rows, spec=replace(spec, num_kv_heads=1))
+    yield (
+        "the call needs|wanted",
+        replace(rows, spec=replace(spec, num_kv_heads=spec.num_kv_heads + 1)),
+    )
     yield "2 rows for 3", EncodedBlocks.empty(codec, spec, 2, DEVICE)
     yield "3 rows for 3|rows for 3", replace(rows, nbytes=rows.nbytes[:2])
     yield "wanted uint8", replace(rows, payload=rows.payload.view(torch.int8))

@@ -9,11 +9,3 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def smollm2():
-    """SmolLM2-135M-Instruct on the CPU, with its tokenizer."""
-    from kvcodec.eval.model import load_model
-
-    return load_model("smollm2-135m", device="cpu")

@@ -1,14 +1,12 @@
 """The small model, saved and loaded; text that it wrote; the real model."""
 
-import socket
-
 import pytest
 import torch
 from transformers import LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
 from eval.tiny import ALPHABET, char_tokenizer, tiny_config
-from kvcodec.eval.model import SMOLLM2, load_model
+from kvcodec.eval.model import load_model
 from kvcodec.eval.replay import forward
 
 
@@ -52,16 +50,3 @@ def sample(tiny) -> str:
             chosen = torch.multinomial(logits.softmax(-1), 1, generator=draw)
             ids = torch.cat([ids, chosen[None]], 1)
     return "".join(ALPHABET[i - 2] for i in ids[0, 1:].tolist())
-
-
-@pytest.fixture(scope="session")
-def smollm2():
-    """SmolLM2-135M-Instruct on the CPU, loaded where any connection is an error."""
-
-    def refuse(*args):
-        raise AssertionError(f"a connection was opened: {args}")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket.socket, "connect", refuse)
-        patch.setattr(socket, "getaddrinfo", refuse)
-        return load_model(SMOLLM2, "cpu")

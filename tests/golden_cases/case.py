@@ -29,7 +29,8 @@ def make_block(kind: str, spec: BlockSpec, seed: int) -> torch.Tensor:
 
     kind: "noise" is random bits; "cache" has random signs and mantissas, and exponents that fall
     off geometrically below a level of each channel's own; "tiny" is the same near 2^-98, or as low
-    as the format goes; "edges" repeats `specials`; "zeros" is zeros.
+    as the format goes; "channels" is "cache" with levels far apart; "edges" repeats
+    `specials`; "zeros" is zeros.
     """
     fmt, draws = spec.format, integers(seed, spec.numel)
     m, e = fmt.mantissa_bits, fmt.exponent_bits
@@ -37,9 +38,10 @@ def make_block(kind: str, spec: BlockSpec, seed: int) -> torch.Tensor:
         draws[:] = 0
     elif kind == "edges":
         draws = np.resize(specials(fmt), spec.numel)
-    elif kind in ("cache", "tiny"):
-        base = (1 << e) // 2 if kind == "cache" else max(7, (1 << e) // 2 - 98)
-        level = integers(seed + 1000, spec.token_numel) % np.uint64(3) + np.uint64(base)
+    elif kind in ("cache", "tiny", "channels"):
+        base = max(7, (1 << e) // 2 - 98) if kind == "tiny" else (1 << e) // 2
+        spread = np.uint64(6 if kind == "channels" else 3)
+        level = integers(seed + 1000, spec.token_numel) % spread + np.uint64(base)
         exponent = np.resize(level, spec.numel) - geometric(draws >> np.uint64(32), 6)
         sign_mantissa = draws & np.uint64((2 << m) - 1)
         draws = (sign_mantissa >> np.uint64(m) << np.uint64(m + e)) | exponent << np.uint64(m)

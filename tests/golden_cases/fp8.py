@@ -1,4 +1,4 @@
-"""fp8: both code types, every source, every scale, given ones."""
+"""fp8: both code types, every source, every scale, given ones, entropy-coded rows."""
 
 from golden_cases.case import Batch, Case
 from kvcodec import BlockSpec
@@ -20,7 +20,21 @@ CODECS = (
     ("e5m2-head-given-bf16", "fp8:dtype=e5m2,scale=head,given=1.0/0.3/3e-05", "bf16"),
 )
 
+STACKED = (
+    ("e4m3-rans-bf16", "fp8:entropy=rans", "bf16"),
+    ("e5m2-head-rans-fp16", "fp8:dtype=e5m2,scale=head,entropy=rans", "fp16"),
+)
+LONGER = (("cache", 16), ("cache", 11), ("noise", 16), ("edges", 16), ("zeros", 16), ("noise", 0))
+WIDE = BlockSpec(64, 1, 128, DTYPES["bf16"])  # 16 KiB: 64 lanes
+
 CASES = [
-    Case(f"fp8/v1/{name}", (Batch(codec, BlockSpec(4, 3, 16, DTYPES[source]), BLOCKS),))
-    for name, codec, source in CODECS
+    *(
+        Case(f"fp8/v1/{name}", (Batch(codec, BlockSpec(4, 3, 16, DTYPES[source]), BLOCKS),))
+        for name, codec, source in CODECS
+    ),
+    *(
+        Case(f"fp8/v1/{name}", (Batch(codec, BlockSpec(16, 2, 32, DTYPES[source]), LONGER),))
+        for name, codec, source in STACKED
+    ),
+    Case("fp8/v1/e4m3-rans-64-lanes", (Batch("fp8:entropy=rans", WIDE, (("cache", 61),)),)),
 ]

@@ -1,0 +1,5 @@
+"""opaque: its plain rows are those of raw; the stack codes them."""
+
+from kvcodec.kernels.raw_native import KERNEL
+
+__all__ = ["KERNEL"]

@@ -1,0 +1,36 @@
+"""mxfp4: E2M1 codes in groups of 32 under powers of two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvcodec.bits import FloatFormat
+from kvcodec.codecs._microscaling import E2M1, Mx
+from kvcodec.registry import register
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Mxfp4(Mx):
+    """OCP MXFP4, see `Mx`: values 0 .5 1 1.5 2 3 4 6 times the scale, both signs.
+
+    Args:
+        entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
+
+    NaN becomes +6, infinity 6 with its sign. Error: a quarter of the value down to the scale, half
+    of the scale's half below it, up to a quarter where the group's largest saturates. Cost: 4.25
+    bits per element. Format: formats/mxfp4.md.
+    """
+
+    name = "mxfp4"
+    examples = ("mxfp4", "mxfp4:entropy=rans")
+
+    entropy: str = "none"
+
+    def __post_init__(self) -> None:
+        self.check_entropy()
+
+    @property
+    def target(self) -> FloatFormat:
+        """E2M1."""
+        return E2M1

@@ -1,0 +1,193 @@
+"""Seed bugs in the kernels, one at a time, and see that the suite notices each.
+
+    python tests/mutants.py            all of them: about half a minute each
+    python tests/mutants.py ties       those whose name holds the word
+
+A mutant is an edit of one file in a copy of the repository, and the tests that must fail there. The
+same tests must pass without it. Exit code 1 when a mutant lives or an edit no longer applies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("kvcodec", "kernels", "formats", "tests", "benchmarks", "pyproject.toml")
+RAW = ("tests/conformance", "-k", "raw-triton")
+FP8 = ("tests/conformance", "tests/test_fp8_kernels.py", "tests/test_fp8.py", "-k", "triton")
+SPLIT = ("tests/test_split_triton.py", "tests/conformance", "-k", "split-triton or triton_")
+NATIVE = ("tests/test_native.py",)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old`, which occurs `count` times in the file, becomes `new`; some test must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    count: int = 1
+
+
+MUTANTS = (
+    Mutant(
+        "stride of heads taken for tokens", "kernels/_rows_triton.py",
+        "token.to(tl.int64) * stride_token", "token.to(tl.int64) * stride_head", RAW,
+    ),
+    Mutant(
+        "int32 offsets of tokens", "kernels/_rows_triton.py",
+        "token.to(tl.int64) * stride_token +",
+        "(token * stride_token.to(tl.int32)).to(tl.int64) +", RAW,
+    ),
+    Mutant(
+        "int32 offset of the block", "kernels/raw_triton.py",
+        "cache_ptr += tl.load(ids_ptr + row) * stride_block",
+        "cache_ptr += tl.load(ids_ptr + row).to(tl.int32) * stride_block.to(tl.int32)", RAW, 2,
+    ),
+    Mutant(
+        "unused slots copied", "kernels/raw_triton.py",
+        "mask=at < valid * (H * D), other=0", "mask=at < T * H * D, other=0", RAW,
+    ),
+    Mutant(
+        "unused slots left as they were", "kernels/raw_triton.py",
+        "elements, mask=at < T * H * D)", "elements, mask=at < n)", RAW,
+    ),
+    Mutant(
+        "num_valid over the block size believed", "kernels/raw_triton.py",
+        "((head >> 16) <= T)", "((head >> 16) <= 65535)", RAW,
+    ),
+    Mutant(
+        "ties away from even", "kernels/_float_triton.py",
+        "below_half + ((significand >> drop) & 1)", "below_half + 1", FP8,
+    ),
+    Mutant(
+        "ties of bf16 away from even", "kernels/_float_triton.py",
+        "((1 << (DROP - 1)) - 1) + ((a >> DROP) & 1)", "(1 << (DROP - 1))", FP8,
+    ),
+    Mutant(
+        "subnormals cut off", "kernels/_float_triton.py",
+        "tl.minimum(base - exponent, M + 2) + DROP", "DROP", FP8,
+    ),
+    Mutant(
+        "infinity counted in amax", "kernels/_float_triton.py",
+        "else (((1 << E) - 1) << M) - 1\n    return tl.where(magnitude > MAX, 0, magnitude)",
+        "else ((1 << E) - 1) << M\n    return tl.where(magnitude > MAX, 0, magnitude)", FP8,
+    ),
+    Mutant(
+        "reciprocal for division", "kernels/_fp8_encode_triton.py",
+        "tl.div_rn(widen(magnitude, E, M), scale)",
+        "widen(magnitude, E, M) * tl.div_rn(1.0, scale)", FP8,
+    ),
+    Mutant(
+        "no floor under the scale", "kernels/_fp8_encode_triton.py",
+        "tl.maximum(tl.div_rn(widen(amax, E, M), LARGEST), MIN_SCALE)",
+        "tl.div_rn(widen(amax, E, M), LARGEST)", FP8,
+    ),
+    Mutant(
+        "unused slots reach the scale", "kernels/_fp8_encode_triton.py",
+        "load_bits(at, inside & (token < valid)[:, None])", "load_bits(at, inside)", FP8,
+    ),
+    Mutant(
+        "codes of unused slots decoded", "kernels/fp8_triton.py",
+        "tl.where((token < valid)[:, None], bits, 0)", "bits", FP8,
+    ),
+    Mutant(
+        "wrong rank in the word stream", "kernels/_rans_triton.py",
+        "at = read + tl.cumsum(needed) - 1", "at = read + tl.cumsum(needed)", SPLIT,
+    ),
+    Mutant(
+        "words read past a damaged stream", "kernels/_rans_triton.py",
+        "mask=need & (at < num_words), other=0", "mask=need, other=0", SPLIT,
+    ),
+    Mutant(
+        "rounding half down in frequencies", "kernels/_rans_triton.py",
+        "* 4096 + total // 2", "* 4096", SPLIT,
+    ),
+    Mutant(
+        "dead lanes step on", "kernels/_rans_triton.py",
+        "state = tl.where(live, coded, state)", "state = coded", SPLIT,
+    ),
+    Mutant(
+        "words stored below the stream", "kernels/_rans_triton.py",
+        "mask=spill & (at >= 0)", "mask=spill", SPLIT,
+    ),
+    Mutant(
+        "ties of bf16 away from even, in C++", "kernels/native/scales.inc",
+        "((static_cast<u32>(bits) >> shift) & 1)) >> shift", "1) >> shift", NATIVE,
+    ),
+)  # fmt: skip
+
+
+def copy_repository(target: Path) -> None:
+    """What tests need, symlinks kept; compiled files too."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, symlinks=True)
+        else:
+            shutil.copy2(source, target / name)
+
+
+def run_tests(where: Path, tests: Sequence[str]) -> int:
+    """Exit code of pytest in a copy: 0 green, 1 a failure, more for no run at all."""
+    if NATIVE[0] in tests:
+        build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        shutil.copy2(ROOT / "setup.py", where)
+        subprocess.run(build, cwd=where, check=True, capture_output=True)
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    return subprocess.run(command, cwd=where, capture_output=True, check=False).returncode
+
+
+def verdict(mutant: Mutant) -> str:
+    """ "killed", or what is wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = Path(folder)
+        copy_repository(where)
+        path = where / mutant.file
+        text = path.read_text()
+        if text.count(mutant.old) != mutant.count:
+            return f"its text occurs {text.count(mutant.old)} times, wanted {mutant.count}"
+        path.write_text(text.replace(mutant.old, mutant.new))
+        code = run_tests(where, mutant.tests)
+    return {0: "lives", 1: "killed"}.get(code, f"no verdict: pytest ended with {code}")
+
+
+def main() -> int:
+    """Print a verdict for each mutant."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("name", nargs="?", default="", help="only mutants whose name holds this")
+    chosen = [m for m in MUTANTS if parser.parse_args().name in m.name]
+    if not chosen:
+        parser.error("no mutant has such a name")
+    console, table = Console(), Table("mutant", "file", "verdict", "seconds")
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy_repository(Path(folder))
+        for tests in sorted({m.tests for m in chosen}):
+            if run_tests(Path(folder), tests) != 0:
+                console.print(f"without a mutant, these fail: {' '.join(tests)}", style="red")
+                failed += 1
+    for mutant in chosen:
+        begin, told = time.monotonic(), verdict(mutant)
+        failed += told != "killed"
+        table.add_row(mutant.name, mutant.file, told, f"{time.monotonic() - begin:.0f}")
+        console.print(f"{mutant.name}: {told}", highlight=False)
+    console.print(table)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
