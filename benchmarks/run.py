@@ -155,9 +155,11 @@ def write_csv(path: Path, report: Report) -> None:
         for row in with_copy_percent(report.rows):
             cells = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in asdict(row).items()}
             out.writerow({**cells, **machine})
-        for op, notes in (("missing", report.skipped), ("failed", report.failed)):
-            for name, note in notes.items():
-                out.writerow({"codec": name, "op": op, "note": note, **machine})
+        for name, note in report.skipped.items():
+            op = "missing" if note.startswith("missing") else "not run"
+            out.writerow({"codec": name, "op": op, "note": note, **machine})
+        for name, note in report.failed.items():
+            out.writerow({"codec": name, "op": "failed", "note": note, **machine})
 
 
 def slug(settings: dict[str, Any]) -> str:
@@ -189,6 +191,9 @@ def main() -> None:
     if where.type == "cuda":
         data = [s.take(max(1, (64 << 20) // s.spec.nbytes)) for s in data]
     codecs, skipped = run.choose_codecs(args.codec, data, "auto", where)
+    if not args.codec:  # lossless codecs with every parameter they show, beside the peers
+        shown = [e for codec in codecs if codec.lossless for e in codec.examples]
+        codecs = list(dict.fromkeys([*codecs, *run.choose_codecs(shown, data, "auto", where)[0]]))
     report = run.new_report(where, load=args.load)
     report.skipped |= skipped
     for dist in distributions(path=[*args.site, *sys.path]):
@@ -206,9 +211,9 @@ def main() -> None:
     path = args.out / f"{slug(report.settings)}.csv"
     write_csv(path, report)
     print(path)
-    for op, notes in (("missing", report.skipped), ("WRONG", report.failed)):
+    for what, notes in (("not run", report.skipped), ("WRONG", report.failed)):
         for name, note in notes.items():
-            print(f"{op}: {name}: {note}")
+            print(f"{what}: {name}: {note}")
     sys.exit(1 if report.failed else 0)
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from kvcodec import BlockSpec, EncodedBlocks, get_codec, registry
 from kvcodec.bench import device, host, run
 from kvcodec.bench.data import load_file, synthetic
 from kvcodec.bench.device import check_device
-from kvcodec.bench.report import Report
+from kvcodec.bench.report import Report, noise
 from kvcodec.bench.timing import summarize, time_host
 from kvcodec.cli import main
 from kvcodec.codecs.raw import Raw
@@ -214,6 +214,15 @@ def test_times_are_of_every_call():
     assert (timing.repeats, len(calls)) == (5, 6)
     assert summarize([1.0, 2.0, 3.0, 4.0, 100.0]).p50 == 3.0
     assert math.isclose(summarize([1.0, 2.0]).best, 1.0)
+
+
+def test_waiting_for_a_core_is_said():
+    data = synthetic(2048, 4096)
+    rows = host.bench_copy(data, 1, 0.0)
+    alone = [replace(row, p50_seconds=1.0, p50_cpu_seconds=0.99) for row in rows]
+    shared = [replace(row, p50_seconds=1.0, p50_cpu_seconds=0.25) for row in rows]
+    assert noise(alone) == noise([]) == ""
+    assert "its core 25% of the time" in noise(shared)
 
 
 def test_torch_gets_its_threads_back():

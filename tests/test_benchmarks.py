@@ -5,18 +5,22 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from kvcodec.bench import run as engine
-from kvcodec.bench.data import synthetic
+from kvcodec.bench.data import load_file, synthetic
 from kvcodec.bench.report import Report
 from kvcodec.bits import to_bits
+from kvcodec.eval.model import LoadedModel
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 run, peers = importlib.import_module("run"), importlib.import_module("peers")
+capture = importlib.import_module("capture")
 claim = importlib.import_module("claim_2503_18869")
 
 BRIEF = engine.Effort(0.0, 0.01)
@@ -107,6 +111,24 @@ def test_a_run_writes_a_csv_that_renders(monkeypatch, tmp_path, capsys):
     assert "| split | batch |" in table
     assert "| absent (missing) |" in table
     assert "absent" in capsys.readouterr().out
+
+
+def test_a_captured_cache_is_made_once_and_read_back(monkeypatch, tmp_path):
+    def full(value):
+        return torch.full((1, 2, 32, 4), value, dtype=torch.bfloat16)
+
+    states = {i: (full(i), full(-i)) for i in range(2)}
+    model = LoadedModel("tiny", "no revision", None, SimpleNamespace(bos_token_id=0))
+    monkeypatch.setattr(LoadedModel, "tokenize", lambda self, text: list(range(len(text))))
+    monkeypatch.setattr(capture, "load_model", lambda *_: model)
+    monkeypatch.setattr(capture, "record", lambda model, ids: states)
+    path = capture.capture("reviews", 32, tmp_path)
+    keys, values = load_file(path, 2 * 4 * 2 * 16, 1 << 20)
+    assert keys.blocks.shape == (4, 16, 2, 4)
+    assert keys.blocks[:, 0, 0, 0].tolist() == [0, 0, 1, 1]
+    assert values.blocks[:, 0, 0, 0].tolist() == [0, 0, -1, -1]
+    monkeypatch.setattr(capture, "load_model", None)
+    assert capture.capture("reviews", 32, tmp_path) == path
 
 
 def test_every_peer_is_pinned():

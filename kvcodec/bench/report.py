@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 from rich.table import Table
 
 from kvcodec.bench.timing import Timing
 from kvcodec.block import BlockSpec
+
+BUSY = 0.8  # share of its time that a call should have a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,21 @@ class Report:
             "skipped": self.skipped,
             "failed": self.failed,
         }
+
+
+def noise(rows: list[Row]) -> str:
+    """A warning when calls waited for a core, so that their wall times are too long; else ""."""
+    shares = [
+        row.p50_cpu_seconds / row.p50_seconds
+        for row in rows
+        if row.threads == 1 and row.p50_cpu_seconds is not None
+    ]
+    if not shares or median(shares) > BUSY:
+        return ""
+    return (
+        f"other load: a call had its core {median(shares):.0%} of the time, so these speeds are "
+        "too low; gbps_cpu in --json counts processor time"
+    )
 
 
 def table(report: Report) -> Table:

@@ -65,7 +65,7 @@ def benchmark(
     from kvcodec.bench import device as gpu
     from kvcodec.bench import run
     from kvcodec.bench.data import load_file, synthetic
-    from kvcodec.bench.report import table
+    from kvcodec.bench.report import noise, table
     from kvcodec.eval.output import check_writable, write_file
 
     for name, value in (("block-nbytes", block_nbytes), ("threads", threads)):
@@ -125,6 +125,8 @@ def benchmark(
     out.print(table(report))
     for name, reason in report.skipped.items():
         out.print(f"not run: {name}: {reason}", soft_wrap=True)
+    if warning := noise(report.rows):
+        out.print(warning, soft_wrap=True)
     if json_file is not None:
         write_file(json_file, (json.dumps(report.to_json(), indent=2) + "\n").encode())
     if report.failed:
