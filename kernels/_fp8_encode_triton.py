@@ -23,12 +23,42 @@ def quantize(
 
 
 @triton.jit
+def load_scale(scale_ptr, mask):
+    """fp32 scales, from fp32 or from UE8M0 bytes; 0 is 2^-127 there, 255 NaN."""
+    stored = tl.load(scale_ptr, mask=mask, other=0)
+    if scale_ptr.dtype.element_ty == tl.uint8:
+        power = stored.to(tl.uint32)
+        bits = tl.where(power == 0, 0x400000, tl.where(power == 255, 0x7FC00000, power << 23))
+        scale = bits.to(tl.uint32).to(tl.float32, bitcast=True)
+    else:
+        scale = stored
+    return scale
+
+
+@triton.jit
 def scale_of(
-    amax, E: tl.constexpr, M: tl.constexpr, LARGEST: tl.constexpr, MIN_SCALE: tl.constexpr
-):
+    amax,
+    E: tl.constexpr, M: tl.constexpr, LARGEST: tl.constexpr, MIN_SCALE: tl.constexpr,
+    POWER: tl.constexpr, MIN_POWER: tl.constexpr,
+):  # fmt: skip
     """Scale of a group from its largest finite magnitude."""
-    scale = tl.maximum(tl.div_rn(widen(amax, E, M), LARGEST), MIN_SCALE)
-    return tl.where(amax == 0, 1.0, scale)
+    scale = tl.div_rn(widen(amax, E, M), LARGEST)
+    if POWER:
+        bits = tl.maximum(scale, MIN_POWER).to(tl.uint32, bitcast=True)
+        scale = ((bits + 0x7FFFFF) >> 23 << 23).to(tl.float32, bitcast=True)
+    else:
+        scale = tl.where(amax == 0, 1.0, tl.maximum(scale, MIN_SCALE))
+    return scale
+
+
+@triton.jit
+def store_scale(scale_ptr, scale, used, mask, POWER: tl.constexpr):
+    """Scales as a row holds them, zeros where they are not used."""
+    if POWER:
+        stored = (scale.to(tl.uint32, bitcast=True) >> 23).to(tl.uint8)
+        tl.store(scale_ptr, tl.where(used, stored, 0).to(tl.uint8), mask=mask)
+    else:
+        tl.store(scale_ptr, tl.where(used, scale, 0.0), mask=mask)
 
 
 @triton.jit
@@ -52,38 +82,41 @@ def encode_rows_kernel(
     ids_ptr,  # int64 [n]
     valid_ptr,  # int32 [n]; unused unless HAS_VALID
     rows_ptr,  # uint8 [n, ROW or more]
-    scales_ptr,  # fp32 [n, scales of a row]: the rows' own when MEASURED, else given ones
+    scales_ptr,  # [n, scales of a row]: the rows' own when MEASURED (POWER: UE8M0), else given ones
     nbytes_ptr,  # int32 [n]
     stride_block, stride_token, stride_head, stride_dim, stride_row, stride_scales,
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
     CODE_E: tl.constexpr, CODE_M: tl.constexpr, LARGEST: tl.constexpr, MIN_SCALE: tl.constexpr,
+    POWER: tl.constexpr, MIN_POWER: tl.constexpr,
     CODES: tl.constexpr, SCALES: tl.constexpr, SCALES_END: tl.constexpr, ROW: tl.constexpr,
     MEASURED: tl.constexpr, HAS_VALID: tl.constexpr,
-    GROUP_HEADS: tl.constexpr, ROWS: tl.constexpr, D_PAD: tl.constexpr,
+    GROUP_HEADS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, D_PAD: tl.constexpr,
 ):  # fmt: skip
-    """Encode ROWS token-heads, each under its own scale or a given one, in one pass."""
+    """Encode ROWS of the PARTS of token-heads, each under its own scale or a given one."""
     i = tl.program_id(0).to(tl.int64)
     block_ptr = cache_ptr + tl.load(ids_ptr + i) * stride_block
     valid = valid_tokens(valid_ptr, i, T, HAS_VALID)
     row_ptr = rows_ptr + i * stride_row
     if tl.program_id(1) == 0:
         frame_row(row_ptr, nbytes_ptr + i, valid, CODES + T * H * D, SCALES, SCALES_END, ROW)
+    WIDTH: tl.constexpr = D // PARTS
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)  # [ROWS]
-    token, head = r // H, r % H
+    token, head = r // (H * PARTS), r // PARTS % H
     d = tl.arange(0, D_PAD)[None, :]  # [1, D_PAD]
-    inside = (r < T * H)[:, None] & (d < D)
+    inside = (r < T * H * PARTS)[:, None] & (d < WIDTH)
     start = token.to(tl.int64) * stride_token + head.to(tl.int64) * stride_head
+    start += (r % PARTS * WIDTH).to(tl.int64) * stride_dim
     at = block_ptr + start[:, None] + d.to(tl.int64) * stride_dim
     bits = load_bits(at, inside & (token < valid)[:, None])  # [ROWS, D_PAD]
     scale_ptr = scales_ptr + i * stride_scales
     if MEASURED:
         amax = tl.max(finite(bits & ((1 << (E + M)) - 1), E, M), 1)
-        scale = scale_of(amax, E, M, LARGEST, MIN_SCALE)
-        tl.store(scale_ptr + r, tl.where(token < valid, scale, 0.0), mask=r < T * H)
+        scale = scale_of(amax, E, M, LARGEST, MIN_SCALE, POWER, MIN_POWER)
+        store_scale(scale_ptr + r, scale, token < valid, r < T * H * PARTS, POWER)
     else:
         scale = tl.load(scale_ptr + head // GROUP_HEADS)
     codes = quantize(bits, scale[:, None], E, M, CODE_E, CODE_M)
-    tl.store(row_ptr + CODES + (r * D)[:, None] + d, codes, mask=inside)
+    tl.store(row_ptr + CODES + (r * WIDTH)[:, None] + d, codes, mask=inside)
 
 
 @triton.jit
@@ -97,6 +130,7 @@ def encode_groups_kernel(
     stride_block, stride_token, stride_head, stride_dim, stride_row, stride_scales,
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
     CODE_E: tl.constexpr, CODE_M: tl.constexpr, LARGEST: tl.constexpr, MIN_SCALE: tl.constexpr,
+    POWER: tl.constexpr, MIN_POWER: tl.constexpr,
     CODES: tl.constexpr, SCALES: tl.constexpr, SCALES_END: tl.constexpr, ROW: tl.constexpr,
     MEASURED: tl.constexpr, HAS_VALID: tl.constexpr,
     GROUP_TOKENS: tl.constexpr, GROUP_HEADS: tl.constexpr, PER_TOKEN: tl.constexpr,
@@ -122,8 +156,8 @@ def encode_groups_kernel(
                 H, D, GROUP_HEADS, COUNT, TILE,
             )  # fmt: skip
             amax = tl.maximum(amax, finite(bits & ((1 << (E + M)) - 1), E, M))
-        scale = scale_of(tl.max(amax, 0), E, M, LARGEST, MIN_SCALE)
-        tl.store(scale_ptr, tl.where((token < valid) | (not PER_TOKEN), scale, 0.0))
+        scale = scale_of(tl.max(amax, 0), E, M, LARGEST, MIN_SCALE, POWER, MIN_POWER)
+        store_scale(scale_ptr, scale, (token < valid) | (not PER_TOKEN), True, POWER)
     else:
         scale = tl.load(scale_ptr)
     for begin in range(0, COUNT, TILE):
@@ -133,6 +167,51 @@ def encode_groups_kernel(
         )  # fmt: skip
         codes = quantize(bits, scale, E, M, CODE_E, CODE_M)
         tl.store(row_ptr + CODES + place, codes, mask=begin + tl.arange(0, TILE) < COUNT)
+
+
+@triton.jit
+def encode_channels_kernel(
+    cache_ptr,  # as above, up to stride_scales
+    ids_ptr,
+    valid_ptr,
+    rows_ptr,
+    scales_ptr,
+    nbytes_ptr,
+    stride_block, stride_token, stride_head, stride_dim, stride_row, stride_scales,
+    T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
+    CODE_E: tl.constexpr, CODE_M: tl.constexpr, LARGEST: tl.constexpr, MIN_SCALE: tl.constexpr,
+    POWER: tl.constexpr, MIN_POWER: tl.constexpr,
+    CODES: tl.constexpr, SCALES: tl.constexpr, SCALES_END: tl.constexpr, ROW: tl.constexpr,
+    MEASURED: tl.constexpr, HAS_VALID: tl.constexpr, GROUP_HEADS: tl.constexpr,
+    ROWS: tl.constexpr, D_TILE: tl.constexpr,
+):  # fmt: skip
+    """Encode D_TILE channels of a head: a pass over the tokens for scales, a pass for codes."""
+    i = tl.program_id(0).to(tl.int64)
+    TILES: tl.constexpr = (D + D_TILE - 1) // D_TILE
+    block_ptr = cache_ptr + tl.load(ids_ptr + i) * stride_block
+    valid = valid_tokens(valid_ptr, i, T, HAS_VALID)
+    row_ptr = rows_ptr + i * stride_row
+    if tl.program_id(1) == 0:
+        frame_row(row_ptr, nbytes_ptr + i, valid, CODES + T * H * D, SCALES, SCALES_END, ROW)
+    head = tl.program_id(1) // TILES
+    d = tl.program_id(1) % TILES * D_TILE + tl.arange(0, D_TILE)[None, :]  # [1, D_TILE]
+    block_ptr += head.to(tl.int64) * stride_head + d.to(tl.int64) * stride_dim
+    amax = tl.zeros([1, D_TILE], tl.uint32)
+    for begin in range(0, T, ROWS):
+        token = begin + tl.arange(0, ROWS)[:, None]
+        at = block_ptr + token.to(tl.int64) * stride_token
+        bits = load_bits(at, (token < valid) & (d < D))  # [ROWS, D_TILE]
+        most = tl.max(finite(bits & ((1 << (E + M)) - 1), E, M), 0, keep_dims=True)
+        amax = tl.maximum(amax, most)
+    scale = scale_of(amax, E, M, LARGEST, MIN_SCALE, POWER, MIN_POWER)
+    store_scale(scales_ptr + i * stride_scales + head * D + d, scale, d < D, d < D, POWER)
+    for begin in range(0, T, ROWS):
+        token = begin + tl.arange(0, ROWS)[:, None]
+        at = block_ptr + token.to(tl.int64) * stride_token
+        bits = load_bits(at, (token < valid) & (d < D))
+        codes = quantize(bits, scale, E, M, CODE_E, CODE_M)
+        place = (token * H + head) * D + d
+        tl.store(row_ptr + CODES + place, codes, mask=(token < T) & (d < D))
 
 
 @triton.jit

@@ -49,6 +49,17 @@ def mul(a: F32, b: F32) -> F32:
         return np.multiply(a, b, dtype=np.float32)
 
 
+def scale_by(values: F32, scales: F32) -> F32:
+    """values * scales; NaN, whatever made it, is 0x7FC00000 with the sign of the value.
+
+    Processors give a NaN product the sign of one operand or of none.
+    """
+    product = mul(values, scales)
+    sign = np.ascontiguousarray(values).view(np.uint32) & ~_MAGNITUDE
+    nan = (sign | np.uint32(0x7FC00000)).view(np.float32)
+    return np.where(is_nan(product), nan, product)
+
+
 def div(a: F32, b: F32) -> F32:
     """a / b, correctly rounded."""
     with np.errstate(all="ignore"):
@@ -142,5 +153,5 @@ def is_nan(x: F32) -> npt.NDArray[np.bool_]:
 
 __all__ = [
     "FORMATS", "Codes", "add", "codes_of", "div", "finite_amax", "is_nan", "mul", "narrow",
-    "round_half_even", "sqrt", "sub", "widen",
+    "round_half_even", "scale_by", "sqrt", "sub", "widen",
 ]  # fmt: skip

@@ -99,9 +99,23 @@ enum SplitModel : i64 { kPlainModel, kCentredModel, kNumModels };
 
 // Scales of the fp8 codec.
 struct Fp8 {
-  i64 source, target;  // indices into Isa
-  i64 sharing;         // 0 a token's head, 1 a head, 2 the block
-  const float* given;  // one per head or one, or null: measured, and stored in the row
+  i64 source, target;       // indices into Isa
+  i64 tokens, heads, dims;  // that share a scale
+  bool per_token;           // scales of unused tokens are zero
+  bool power;               // scales are stored as UE8M0 bytes, not as fp32
+  const float* given;       // or null: measured, and stored in the row
+
+  // Number of scales of a block, and that of an element.
+  i64 num_scales(const Plane& p) const {
+    return p.block_size / tokens * (p.num_heads / heads) * (p.head_dim / dims);
+  }
+  i64 index(const Plane& p, i64 token, i64 head, i64 dim) const {
+    const i64 group = token / tokens * (p.num_heads / heads) + head / heads;
+    return group * (p.head_dim / dims) + dim / dims;
+  }
+  i64 scales_nbytes(const Plane& p) const {
+    return given != nullptr ? 0 : num_scales(p) * (power ? 1 : 4);
+  }
 };
 
 // Groups under scales: nvfp4, mxfp4 and mxfp8.

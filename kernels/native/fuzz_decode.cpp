@@ -128,9 +128,18 @@ Codec make_codec(Random& random) {
   const i64 formats = codec.kind == 2 ? i64{kNumSources} : i64{kNumFormats};
   codec.format = static_cast<Format>(random.below(formats));
   codec.model = static_cast<SplitModel>(random.below(kNumModels));
-  codec.fp8 = {codec.format, random.below(2), random.below(3), nullptr};
+  codec.fp8 = {codec.format, random.below(2), 1, 1, 1, true, random.below(2) == 0, nullptr};
   codec.bitplane = {codec.format, random.below(2) == 0};
   return codec;
+}
+
+// Scales of a token's head, a head, the block, a token, or a channel.
+void share_scales(Random& random, const Plane& plane, Fp8& fp8) {
+  const i64 kind = random.below(5);
+  fp8.tokens = kind == 1 || kind == 2 || kind == 4 ? plane.block_size : 1;
+  fp8.per_token = kind == 0 || kind == 3;
+  fp8.heads = kind == 2 || kind == 3 ? plane.num_heads : 1;
+  fp8.dims = kind == 4 ? 1 : plane.head_dim;
 }
 
 [[noreturn]] void fail(const char* what, i64 trial) {
@@ -188,10 +197,11 @@ struct Tally {
 };
 
 void try_block(Random& random, i64 trial, Tally& tally) {
-  const Codec codec = make_codec(random);
+  Codec codec = make_codec(random);
   const i64 size = kItemsizes[codec.format];
   i64 cache_nbytes = 0;
   Plane plane = make_plane(random, size, cache_nbytes);
+  share_scales(random, plane, codec.fp8);
   const Buffer cache = make_buffer(cache_nbytes, 0x5A);
   const Buffer block = make_buffer(plane.numel() * size, 0);
   fill_block(random, codec.format, block.get(), plane.numel(), plane.token_numel());
