@@ -46,26 +46,30 @@ constexpr int kExponentShift[kNumFormats] = {7, 10, 23, 3, 2};
 
 // A codec and what it was given.
 struct Codec {
-  int kind;  // 0 raw, 1 split, 2 fp8, 3 bitplane
+  int kind;  // 0 raw, 1 split, 2 fp8, 3 bitplane, 4 microscaling
   Format format;
   SplitModel model;
   Fp8 fp8;
   Bitplane bitplane;
+  Microscaling ms;
 
   void compress(const Call& call) const {
     if (kind == 0) raw_compress(call);
     if (kind == 1) split_compress(call, format, model);
     if (kind == 2) fp8_compress(call, fp8);
     if (kind == 3) bitplane_compress(call, bitplane);
+    if (kind == 4) microscaling_compress(call, ms);
   }
   i64 decompress(const Call& call) const {
     if (kind == 0) return raw_decompress(call);
     if (kind == 3) return bitplane_decompress(call, bitplane);
+    if (kind == 4) return microscaling_decompress(call, ms);
     return kind == 1 ? split_decompress(call, format, model) : fp8_decompress(call, fp8);
   }
   i64 scratch(const Plane& plane, i64 n) const {
     const i64 one = split_compress_scratch(plane, 1), all = split_decompress_scratch(plane, n);
-    return (one > all ? one : all) + fp8_scratch(plane, 1) + bitplane_scratch(plane, 1);
+    return (one > all ? one : all) + fp8_scratch(plane, 1) + bitplane_scratch(plane, 1) +
+           microscaling_scratch(plane, 1);
   }
 };
 
@@ -123,13 +127,16 @@ Plane make_plane(Random& random, i64 itemsize, i64& nbytes) {
 
 Codec make_codec(Random& random) {
   Codec codec{};
-  codec.kind = random.below(4) == 0 ? static_cast<int>(random.below(3)) : 1;
+  codec.kind = random.below(3) == 0 ? static_cast<int>(random.below(5)) : 1;
   if (random.below(3) == 0) codec.kind = 3;
-  const i64 formats = codec.kind == 2 ? i64{kNumSources} : i64{kNumFormats};
+  const bool quantizes = codec.kind == 2 || codec.kind == 4;
+  const i64 formats = quantizes ? i64{kNumSources} : i64{kNumFormats};
   codec.format = static_cast<Format>(random.below(formats));
   codec.model = static_cast<SplitModel>(random.below(kNumModels));
   codec.fp8 = {codec.format, random.below(2), 1, 1, 1, true, random.below(2) == 0, nullptr};
   codec.bitplane = {codec.format, random.below(2) == 0};
+  codec.ms = {codec.format, static_cast<Microscaling::Kind>(random.below(4)),
+              random.below(2) == 0, nullptr};
   return codec;
 }
 
@@ -202,6 +209,7 @@ void try_block(Random& random, i64 trial, Tally& tally) {
   i64 cache_nbytes = 0;
   Plane plane = make_plane(random, size, cache_nbytes);
   share_scales(random, plane, codec.fp8);
+  if (codec.kind == 4 && plane.head_dim % codec.ms.group() != 0) codec.kind = 0;
   const Buffer cache = make_buffer(cache_nbytes, 0x5A);
   const Buffer block = make_buffer(plane.numel() * size, 0);
   fill_block(random, codec.format, block.get(), plane.numel(), plane.token_numel());
@@ -274,7 +282,7 @@ void try_block(Random& random, i64 trial, Tally& tally) {
     call.plane.data = expected.get();
     copy_in(call.plane, id, 0, plane.numel(), back.get());
     std::memset(block.get() + used, 0, static_cast<std::size_t>(plane.numel() * size - used));
-    if (codec.kind != 2 && !equal(back, block, plane.numel() * size)) {
+    if (codec.kind < 2 && !equal(back, block, plane.numel() * size)) {
       fail("a block did not come back", trial);
     }
     // everything but the block is as it was
