@@ -14,26 +14,30 @@ from kvcodec.rotation import block_sizes, norm_factor, signs
 
 
 @triton.jit
-def hadamard(y, factors, D: tl.constexpr, ROWS: tl.constexpr, D_PAD: tl.constexpr):
+def hadamard(
+    y, factors, D: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, D_PAD: tl.constexpr
+):
     """H y of fp32 [ROWS, D_PAD] with D elements that count; anything past them.
 
     factors: fp32 [1, D_PAD], 2^(-k/2) of each element's block. An element's block is as long as the
-    highest bit in which its position and D differ.
+    highest bit in which its position and D differ. STAGES: `num_stages` of D.
     """
     d = tl.arange(0, D_PAD)[None, :]
-    STAGES: tl.constexpr = D.bit_length() if D < D_PAD else D_PAD.bit_length() - 1
     for k in tl.static_range(STAGES):
-        HALVES: tl.constexpr = D_PAD >> (k + 1)
-        if HALVES > 0:
-            tree = tl.permute(tl.reshape(y, [ROWS, HALVES, 2, 1 << k]), (0, 1, 3, 2))
-            a, b = tl.split(tree)
-            tree = tl.permute(tl.join(a + b, a - b), (0, 1, 3, 2))
-            mixed = tl.reshape(tree, [ROWS, D_PAD])
-            if D < D_PAD:
-                y = tl.where(((d ^ D) >> (k + 1)) > 0, mixed, y)
-            else:
-                y = mixed
+        tree = tl.reshape(y, [ROWS, D_PAD >> (k + 1), 2, 1 << k])
+        a, b = tl.split(tl.permute(tree, (0, 1, 3, 2)))
+        tree = tl.permute(tl.join(a + b, a - b), (0, 1, 3, 2))
+        mixed = tl.reshape(tree, [ROWS, D_PAD])
+        if D < D_PAD:
+            y = tl.where(((d ^ D) >> (k + 1)) > 0, mixed, y)
+        else:
+            y = mixed
     return y * factors
+
+
+def num_stages(head_dim: int) -> int:
+    """Stages of the longest block: its elements are 2^stages."""
+    return head_dim.bit_length() - 1
 
 
 @functools.lru_cache(maxsize=64)

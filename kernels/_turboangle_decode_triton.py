@@ -37,7 +37,7 @@ def decode_kernel(
     N: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, GROUP_NBYTES: tl.constexpr,
     A: tl.constexpr, NORM_BITS: tl.constexpr, NORM_GROUP: tl.constexpr,
     NORM_NBYTES: tl.constexpr, B: tl.constexpr, NORMS: tl.constexpr,
-    ROWS: tl.constexpr, D_PAD: tl.constexpr,
+    STAGES: tl.constexpr, ROWS: tl.constexpr, D_PAD: tl.constexpr,
 ):  # fmt: skip
     """Decode ROWS vectors; nothing a row holds moves a store out of its block."""
     P: tl.constexpr = D // 2
@@ -80,7 +80,7 @@ def decode_kernel(
     d = tl.arange(0, D_PAD)[None, :]
     factors = tl.load(factors_ptr + d, mask=d < D, other=0.0)
     flips = tl.load(flips_ptr + d, mask=d < D, other=0)
-    turned = hadamard(y, factors, D, ROWS, D_PAD).to(tl.int32, bitcast=True) ^ flips
+    turned = hadamard(y, factors, D, STAGES, ROWS, D_PAD).to(tl.int32, bitcast=True) ^ flips
     x = turned.to(tl.float32, bitcast=True) * up[:, None]
     sign = tl.where(x < 0, 1, 0).to(tl.uint32) << (E + M)
     bits = narrow(tl.abs(x), E, M) | sign

@@ -77,7 +77,7 @@ def encode_kernel(
     GROUP_NBYTES: tl.constexpr, A: tl.constexpr, NORM_BITS: tl.constexpr,
     NORM_GROUP: tl.constexpr, NORM_NBYTES: tl.constexpr, B: tl.constexpr,
     NORMS: tl.constexpr, ENDS: tl.constexpr, ENDS_END: tl.constexpr, ROW: tl.constexpr,
-    HAS_VALID: tl.constexpr, ROWS: tl.constexpr, D_PAD: tl.constexpr,
+    HAS_VALID: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, D_PAD: tl.constexpr,
 ):  # fmt: skip
     """Encode ROWS vectors: rotate, then angles, then norms between their minimum and maximum."""
     P: tl.constexpr = D // 2
@@ -105,7 +105,7 @@ def encode_kernel(
     sign = ((bits >> (E + M)) << 31) ^ flips
     x = (widen(number, E, M).to(tl.uint32, bitcast=True) | sign).to(tl.float32, bitcast=True)
     factors = tl.load(factors_ptr + d, mask=d < D, other=0.0)
-    y = hadamard(x * down[:, None], factors, D, ROWS, D_PAD)
+    y = hadamard(x * down[:, None], factors, D, STAGES, ROWS, D_PAD)
     y = tl.where(tl.abs(y) < 8.673617379884035e-19, 0.0, y)  # 2^-60
     a, b = tl.split(tl.reshape(y, [ROWS, PAIRS, 2]))  # [ROWS, PAIRS]
     p = tl.arange(0, PAIRS)[None, :]

@@ -116,6 +116,7 @@ def constants(codec: TurboAngle, spec: BlockSpec) -> dict[str, Any]:
         "NORM_BITS": norm_bits, "NORM_GROUP": norm_group, "NORM_NBYTES": norm_nbytes,
         "B": pairs * fmt.itemsize if whole else per_vector,
         "NORMS": row_layout(codec.sections(spec, 0), {})[0]["norms"],
+        "STAGES": _rotation_triton.num_stages(spec.head_dim),
     }  # fmt: skip
 
 
