@@ -13,6 +13,7 @@ from kvcodec.kernels._bits_triton import (
     plane_nbytes,
     raw_nbytes,
 )
+from kvcodec.kernels._centring_triton import write_origins
 from kvcodec.kernels._rans_triton import decode_step, write_slots
 from kvcodec.kernels._rows_triton import align16, block_offset
 
@@ -22,10 +23,12 @@ def read_prefix(
     row_ptr, nbytes, row_nbytes,
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
     W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
+    CENTRED: tl.constexpr = False,
 ):  # fmt: skip
-    """Mode, valid elements, table entries and words of a row; mode -1 and no elements if damaged.
+    """Mode, valid elements, table entries, words and centres of a row, in bytes with padding.
 
-    Mode 0 or 1 promises that the parts have their sizes and tile the row, inside its slot.
+    A damaged row has mode -1 and no elements. Another mode promises that the parts have their sizes
+    and tile the row, inside its slot.
     """
     head_ptr = row_ptr.to(tl.pointer_type(tl.uint32))
     head = tl.load(head_ptr)
@@ -38,13 +41,18 @@ def read_prefix(
     plain = (count0 == n * ((1 + E + M) // 8)) & (nbytes == 16 + align16(count0))
     coded = (n > 0) & (count0 > 0) & (count0 <= 768) & (count0 % 3 == 0)
     coded = coded & (count2 == raw_nbytes(n, Q, W0, W1, W2, LANES))
-    parts = align16(count0) + 4 * LANES + align16(2 * count1) + align16(count2)
+    side = 0
+    known = mode == 1
+    if CENTRED:
+        side += tl.where(mode == 2, align16((H * D + 3) // 4 + (H * D + 7) // 8 + 1), 0)
+        known = known | (mode == 2)
+    parts = align16(count0) + side + 4 * LANES + align16(2 * count1) + align16(count2)
     coded = coded & (nbytes == 16 + parts)
-    sound = ((mode == 0) & plain) | ((mode == 1) & coded)
+    sound = ((mode == 0) & plain) | (known & coded)
     sound = sound & (nbytes >= 16) & (nbytes <= row_nbytes) & (valid <= T)
     mode = tl.where(sound, mode, -1)
     n = tl.where(sound, n, 0)
-    return mode, n, (count0 // 3).to(tl.int32), count1.to(tl.int32)
+    return mode, n, (count0 // 3).to(tl.int32), count1.to(tl.int32), side
 
 
 @triton.jit
@@ -55,16 +63,26 @@ def slots_kernel(
     stride_row, stride_nbytes, row_nbytes,
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
     W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
+    origins_ptr=None,  # uint8 [n, C]
+    CENTRED: tl.constexpr = False,
 ):  # fmt: skip
-    """Decoding table of one coded row. Reads the row's table, writes 16 KiB."""
+    """Decoding table of one coded row, and what its channels add to symbols.
+
+    Reads the row's table and centres, writes 16 KiB and a byte a channel.
+    """
     row = tl.program_id(0).to(tl.int64)
     row_ptr = rows_ptr + row * stride_row
-    mode, _, num_symbols, _ = read_prefix(
+    mode, _, num_symbols, _, _ = read_prefix(
         row_ptr, tl.load(nbytes_ptr + row * stride_nbytes), row_nbytes,
-        T, H, D, E, M, W0, W1, W2, Q, LANES,
+        T, H, D, E, M, W0, W1, W2, Q, LANES, CENTRED,
     )  # fmt: skip
-    if mode == 1:
+    if mode > 0:
         write_slots(slots_ptr + row * 4096, row_ptr + 16, num_symbols)
+        if CENTRED:
+            write_origins(
+                row_ptr, origins_ptr + row * (H * D), mode == 2, 16 + align16(3 * num_symbols),
+                H * D,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -87,6 +105,13 @@ def load_raw(
 
 
 @triton.jit
+def add_origin(symbol, origins_ptr, row, element, live, C: tl.constexpr, E: tl.constexpr):
+    """Exponents of symbols, uint32."""
+    origin = tl.load(origins_ptr + row * C + element % C, mask=live, other=0)
+    return (symbol + origin.to(tl.uint32)) & ((1 << E) - 1)
+
+
+@triton.jit
 def decode_kernel(
     rows_ptr, nbytes_ptr, slots_ptr,  # as slots_kernel
     cache_ptr,  # intW [num_blocks, T, H, D], any strides
@@ -94,20 +119,21 @@ def decode_kernel(
     stride_row, stride_nbytes, row_nbytes, stride_block, stride_token, stride_head, stride_dim,
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
     W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
+    origins_ptr=None, CENTRED: tl.constexpr = False,  # as slots_kernel
 ):  # fmt: skip
     """Valid elements of one coded row. Reads the row and its slots, writes the elements once."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = rows_ptr + row * stride_row
-    mode, n, num_symbols, num_words = read_prefix(
+    mode, n, num_symbols, num_words, side = read_prefix(
         row_ptr, tl.load(nbytes_ptr + row * stride_nbytes), row_nbytes,
-        T, H, D, E, M, W0, W1, W2, Q, LANES,
+        T, H, D, E, M, W0, W1, W2, Q, LANES, CENTRED,
     )  # fmt: skip
-    if mode == 1:
+    if mode > 0:
         cache_ptr += tl.load(ids_ptr + row) * stride_block
         slots_ptr += row * 4096
         lane = tl.arange(0, LANES)
         head = tl.arange(0, 4 * LANES)  # elements of round 0
-        states_at = 16 + align16(3 * num_symbols)
+        states_at = 16 + align16(3 * num_symbols) + side
         words_at = states_at + 4 * LANES
         raw_ptr = row_ptr + words_at + align16(2 * num_words)
         words_ptr = (row_ptr + words_at).to(tl.pointer_type(tl.uint16))
@@ -133,7 +159,10 @@ def decode_kernel(
             b, state, read = decode_step(state, at + 1 < n, slots_ptr, words_ptr, read, num_words)
             c, state, read = decode_step(state, at + 2 < n, slots_ptr, words_ptr, read, num_words)
             d, state, read = decode_step(state, at + 3 < n, slots_ptr, words_ptr, read, num_words)
-            bits = join_fields(join4(a, b, c, d, LANES), raw, E, M)
+            exponent = join4(a, b, c, d, LANES)
+            if CENTRED:
+                exponent = add_origin(exponent, origins_ptr, row, element, live, H * D, E)
+            bits = join_fields(exponent, raw, E, M)
             offset = block_offset(element, stride_token, stride_head, stride_dim, H, D)
             tl.store(cache_ptr + offset, bits.to(cache_ptr.dtype.element_ty), mask=live)
             begin += 4 * LANES
@@ -146,6 +175,8 @@ def decode_kernel(
         seed = join4(seed, seed >> W0, seed >> (2 * W0), seed >> (3 * W0), LANES)
         raw = raw | tl.where(column < Q, seed & ((1 << W0) - 1), 0)
         offset = block_offset(head, stride_token, stride_head, stride_dim, H, D)
+        if CENTRED:
+            waiting = add_origin(waiting, origins_ptr, row, head, live, H * D, E)
         bits = join_fields(waiting, raw, E, M)
         tl.store(cache_ptr + offset, bits.to(cache_ptr.dtype.element_ty), mask=live)
 
@@ -157,14 +188,14 @@ def fill_kernel(
     stride_row, stride_nbytes, row_nbytes, stride_block, stride_token, stride_head, stride_dim,
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
     W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
-    TILE: tl.constexpr,
+    TILE: tl.constexpr, CENTRED: tl.constexpr = False,
 ):  # fmt: skip
     """One tile of what decode_kernel leaves: the elements of raw rows, zeros in unused slots."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = rows_ptr + row * stride_row
-    mode, n, _, _ = read_prefix(
+    mode, n, _, _, _ = read_prefix(
         row_ptr, tl.load(nbytes_ptr + row * stride_nbytes), row_nbytes,
-        T, H, D, E, M, W0, W1, W2, Q, LANES,
+        T, H, D, E, M, W0, W1, W2, Q, LANES, CENTRED,
     )  # fmt: skip
     at = tl.program_id(1) * TILE + tl.arange(0, TILE)
     elements_ptr = (row_ptr + 16).to(tl.pointer_type(cache_ptr.dtype.element_ty))

@@ -11,6 +11,12 @@ import triton
 import triton.language as tl
 
 from kvcodec.kernels._bits_triton import exponent_of, plane_nbytes, raw_nbytes, raw_of, split4
+from kvcodec.kernels._centring_triton import (
+    estimate,
+    load_exponents,
+    measure_centres,
+    write_centres,
+)
 from kvcodec.kernels._float_triton import load_bits
 from kvcodec.kernels._rans_triton import encode_step, normalize
 from kvcodec.kernels._rows_triton import align16, block_offset, valid_tokens
@@ -26,8 +32,13 @@ def count_kernel(
     stride_block, stride_token, stride_head, stride_dim,
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_VALID: tl.constexpr,
     E: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr,
+    origins_ptr=None,  # uint8 [n, C + 2]: a channel's origin each, the base, 1 if they are used
+    CENTRED: tl.constexpr = False, CHANNELS: tl.constexpr = 128, TOKENS: tl.constexpr = 8,
 ):  # fmt: skip
-    """Frequencies of the exponents of one block. Reads the block, writes 4 * 2^E bytes."""
+    """Frequencies of the symbols of one block. Reads the block, writes 4 * 2^E bytes.
+
+    Centred, it first measures the channels, and reads the block three times more, from a cache.
+    """
     row = tl.program_id(0).to(tl.int64)
     n = valid_tokens(valid_ptr, row, T, HAS_VALID) * (H * D)
     cache_ptr += tl.load(ids_ptr + row) * stride_block
@@ -43,6 +54,53 @@ def count_kernel(
     counts -= tl.where(symbol == 0, begin - n, 0)  # the last tile's elements past n count as zeros
     if n > 0:
         freqs = normalize(counts, n)
+        if CENTRED:
+            C: tl.constexpr = H * D
+            origins_ptr += row * (C + 2)
+            tokens = n // C
+            total = tl.zeros((CHANNELS,), tl.int32)
+            begin = 0
+            while begin < C:
+                centre = measure_centres(
+                    cache_ptr, begin, tokens, stride_token, stride_head, stride_dim,
+                    H, D, E, M, CHANNELS, TOKENS,
+                )  # fmt: skip
+                channel = begin + tl.arange(0, CHANNELS)
+                total += tl.where(channel < C, centre, 0)
+                begin += CHANNELS
+            low = (2 * tl.sum(total) + C) // (2 * C) - 3
+            base = low - (1 << (E - 1))
+            centred = tl.zeros((1 << E,), tl.int32)
+            begin = 0
+            while begin < C:
+                centre = measure_centres(
+                    cache_ptr, begin, tokens, stride_token, stride_head, stride_dim,
+                    H, D, E, M, CHANNELS, TOKENS,
+                )  # fmt: skip
+                channel = begin + tl.arange(0, CHANNELS)
+                origin = tl.minimum(tl.maximum(centre - low, 0), 7) + base
+                tl.store(origins_ptr + channel, (origin & 255).to(tl.uint8), mask=channel < C)
+                at = 0
+                while at < tokens:
+                    exponent, live = load_exponents(
+                        cache_ptr, at, channel, tokens, stride_token, stride_head, stride_dim,
+                        H, D, E, M, TOKENS,
+                    )  # fmt: skip
+                    symbols = (exponent - origin[None, :]) & ((1 << E) - 1)
+                    symbols = tl.reshape(tl.where(live, symbols, 0), (TOKENS * CHANNELS,))
+                    centred += tl.histogram(symbols, 1 << E)
+                    centred -= tl.where(
+                        symbol == 0, TOKENS * CHANNELS - tl.sum(live.to(tl.int32)), 0
+                    )
+                    at += TOKENS
+                begin += CHANNELS
+            centred_freqs = normalize(centred, n)
+            SIDE: tl.constexpr = (C + 3) // 4 + (C + 7) // 8 + 1
+            side = (SIDE + 15) // 16 * 16
+            use = estimate(centred, centred_freqs) + side < estimate(counts, freqs)
+            freqs = tl.where(use, centred_freqs, freqs)
+            tl.store(origins_ptr + C, (base & 255).to(tl.uint8))
+            tl.store(origins_ptr + C + 1, use.to(tl.uint8))
         first = tl.cumsum(freqs) - freqs
         tl.store(tables_ptr + row * (1 << E) + symbol, (freqs | first << 16).to(tl.uint32))
         tl.store(sizes_ptr + 2 * row, tl.sum((freqs > 0).to(tl.int32)))
@@ -57,6 +115,7 @@ def encode_kernel(
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_VALID: tl.constexpr,
     E: tl.constexpr, M: tl.constexpr, W0: tl.constexpr, Q: tl.constexpr,
     LANES: tl.constexpr, MAX_WORDS: tl.constexpr,
+    origins_ptr=None, CENTRED: tl.constexpr = False,  # as count_kernel
 ):  # fmt: skip
     """rANS over one block, last step first. Reads the block, writes its words and states."""
     row = tl.program_id(0).to(tl.int64)
@@ -80,9 +139,18 @@ def encode_kernel(
     begin = ((n + 4 * LANES - 1) // (4 * LANES) - 1) * (4 * LANES)
     offset = block_offset(begin + element, stride_token, stride_head, stride_dim, H, D)
     bits = load_bits(cache_ptr + offset, (begin >= 0) & (begin + element < n))
+    used = 0
+    if CENTRED:
+        origins_ptr += row * (H * D + 2)
+        used = tl.load(origins_ptr + (H * D + 1), mask=n > 0, other=0).to(tl.int32)
     while begin >= 0:
         live = begin + element < n
-        entry = tl.load(tables_ptr + exponent_of(bits, E, M), mask=live, other=4096)
+        symbol = exponent_of(bits, E, M)
+        if CENTRED:
+            # of a row that is not centred, origins count for nothing
+            origin = tl.load(origins_ptr + (begin + element) % (H * D), mask=live, other=0)
+            symbol = (symbol - origin.to(tl.int32) * used) & ((1 << E) - 1)
+        entry = tl.load(tables_ptr + symbol, mask=live, other=4096)
         a, b, c, d = split4(entry, LANES)
         begin -= 4 * LANES
         # the elements of the next round, under way while this one is coded
@@ -118,11 +186,11 @@ def store_plane(
 def write_side(
     row_ptr, raw_ptr, words_at,
     num_symbols, num_words, raw_size, valid, table_ptr, states_ptr,
-    E: tl.constexpr, LANES: tl.constexpr,
+    E: tl.constexpr, LANES: tl.constexpr, mode, side,
 ):  # fmt: skip
-    """Prefix, table, states and padding of a coded row."""
+    """Prefix, table, states and padding of a coded row; `side` bytes before the states are free."""
     head_ptr = row_ptr.to(tl.pointer_type(tl.int32))
-    tl.store(head_ptr, 1 | valid << 16)
+    tl.store(head_ptr, mode | valid << 16)
     tl.store(head_ptr + 1, 3 * num_symbols)
     tl.store(head_ptr + 2, num_words)
     tl.store(head_ptr + 3, raw_size)
@@ -137,7 +205,7 @@ def write_side(
     zero = tl.zeros((16,), tl.uint8)
     states_at = words_at - 4 * LANES
     pad = 16 + 3 * num_symbols + small
-    tl.store(row_ptr + pad, zero, mask=pad < states_at)
+    tl.store(row_ptr + pad, zero, mask=pad < states_at - side)
     lane = tl.arange(0, LANES)
     out_ptr = (row_ptr + states_at).to(tl.pointer_type(tl.uint32))
     tl.store(out_ptr + lane, tl.load(states_ptr + lane))
@@ -154,6 +222,7 @@ def write_kernel(
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_VALID: tl.constexpr,
     E: tl.constexpr, M: tl.constexpr, W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr,
     Q: tl.constexpr, LANES: tl.constexpr, MAX_WORDS: tl.constexpr, TILE: tl.constexpr,
+    origins_ptr=None, CENTRED: tl.constexpr = False,  # as count_kernel
 ):  # fmt: skip
     """One tile of every part of one row, in the shorter mode. Reads the block, writes the row."""
     row = tl.program_id(0).to(tl.int64)
@@ -163,7 +232,13 @@ def write_kernel(
     cache_ptr += tl.load(ids_ptr + row) * stride_block
     num_symbols = tl.load(sizes_ptr + 2 * row)
     num_words = tl.load(sizes_ptr + 2 * row + 1)
-    words_at = 16 + align16(3 * num_symbols) + 4 * LANES
+    mode, side = 1, 0  # bytes of the centres
+    if CENTRED:
+        origins_ptr += row * (H * D + 2)
+        used = tl.load(origins_ptr + (H * D + 1), mask=n > 0, other=0).to(tl.int32)
+        mode += used
+        side += used * align16((H * D + 3) // 4 + (H * D + 7) // 8 + 1)
+    words_at = 16 + align16(3 * num_symbols) + side + 4 * LANES
     raw_at = words_at + align16(2 * num_words)
     raw_size = raw_nbytes(n, Q, W0, W1, W2, LANES)
     coded_size = raw_at + align16(raw_size)
@@ -180,8 +255,11 @@ def write_kernel(
             tl.store(nbytes_ptr + row * stride_nbytes, coded_size)
             write_side(
                 row_ptr, raw_ptr, words_at, num_symbols, num_words, raw_size, valid,
-                tables_ptr + row * (1 << E), states_ptr + row * LANES, E, LANES,
+                tables_ptr + row * (1 << E), states_ptr + row * LANES, E, LANES, mode, side,
             )  # fmt: skip
+            if CENTRED:
+                centres_at = 16 + align16(3 * num_symbols)
+                write_centres(row_ptr + centres_at, origins_ptr, side, H * D)
             if Q < 4:
                 byte = tl.arange(0, HEAD)
                 store_plane(

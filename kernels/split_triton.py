@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
@@ -10,6 +10,8 @@ import triton
 from kvcodec import rans
 from kvcodec.bits import int_view
 from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.codec import Codec
+from kvcodec.codecs.split import Split
 from kvcodec.kernels._bits_triton import format_constants, plane_constants
 from kvcodec.kernels._rows_triton import check_rows, scratch
 from kvcodec.kernels._split_decode_triton import decode_kernel, fill_kernel, slots_kernel
@@ -30,16 +32,27 @@ def max_words(spec: BlockSpec) -> int:
     return align(-(-spec.numel * spec.format.exponent_bits // 8)) // 2
 
 
-def encode_scratch(spec: BlockSpec, n: int) -> tuple[int, int, int, int]:
-    """Bytes of the tables, sizes, states and words of n rows on their way."""
+def encode_scratch(codec: Codec, spec: BlockSpec, n: int) -> tuple[int, ...]:
+    """Bytes of the tables, sizes, states and words of n rows on their way; centred, of origins."""
     lanes, symbols = rans.num_lanes(spec.nbytes), 1 << spec.format.exponent_bits
-    return 4 * symbols * n, 8 * n, 4 * lanes * n, 2 * max_words(spec) * n
+    origins = (spec.token_numel + 2) * n if is_centred(codec) else 0
+    return 4 * symbols * n, 8 * n, 4 * lanes * n, 2 * max_words(spec) * n, origins
 
 
-def workspace_nbytes(codec: object, spec: BlockSpec, num_blocks: int) -> int:
+def decode_scratch(codec: Codec, spec: BlockSpec, n: int) -> tuple[int, ...]:
+    """Bytes of the expanded tables of n rows; centred, of origins."""
+    return 4 * rans.TOTAL * n, spec.token_numel * n if is_centred(codec) else 0
+
+
+def is_centred(codec: Codec) -> bool:
+    """Whether rows may be in mode 2."""
+    return cast(Split, codec).model == "centred"
+
+
+def workspace_nbytes(codec: Codec, spec: BlockSpec, num_blocks: int) -> int:
     """Scratch of `compress` or `decompress`, whichever takes more."""
-    encoding = sum(map(align, encode_scratch(spec, num_blocks)))
-    return max(encoding, 4 * rans.TOTAL * num_blocks)
+    sizes = encode_scratch(codec, spec, num_blocks), decode_scratch(codec, spec, num_blocks)
+    return max(sum(map(align, each)) for each in sizes)
 
 
 def constants(spec: BlockSpec) -> tuple[dict[str, int], dict[str, int]]:
@@ -72,19 +85,22 @@ def compress(
     block["HAS_VALID"] = num_valid is not None
     coder = {k: planes[k] for k in ("W0", "Q", "LANES")}
     limit = max_words(spec)
-    tables, sizes, states, words = scratch(workspace, cache.device, *encode_scratch(spec, n))
+    needed = encode_scratch(out.codec, spec, n)
+    tables, sizes, states, words, origins = scratch(workspace, cache.device, *needed)
+    # an argument only of those launches that use it, so that plain kernels stay what they are
+    centring = {"origins_ptr": origins, "CENTRED": True} if is_centred(out.codec) else {}
     ids = block_ids.contiguous()
     valid = ids if num_valid is None else num_valid.contiguous()
     source = int_view(cache), ids, valid, tables.view(torch.uint32), sizes.view(torch.int32)
     coded = states.view(torch.uint32), words.view(torch.uint16)
-    count_kernel[(n,)](*source, *cache.stride(), **block, TILE=TILE_COUNT)
+    count_kernel[(n,)](*source, *cache.stride(), **block, TILE=TILE_COUNT, **centring)
     encode_kernel[(n,)](
-        *source, *coded, *cache.stride(), **block, **coder, MAX_WORDS=limit, num_warps=1
+        *source, *coded, *cache.stride(), **block, **coder, MAX_WORDS=limit, num_warps=1, **centring
     )
     write_kernel[(n, triton.cdiv(spec.numel + 16, TILE))](
         *source, *coded, out.payload, out.nbytes,
         *cache.stride(), out.payload.stride(0), out.nbytes.stride(0),
-        **block, **planes, MAX_WORDS=limit, TILE=TILE,
+        **block, **planes, MAX_WORDS=limit, TILE=TILE, **centring,
     )  # fmt: skip
 
 
@@ -107,17 +123,30 @@ def decompress(
     spec, n, rows = encoded.spec, len(encoded), encoded.payload
     check_rows(rows)
     block, planes = constants(spec)
-    (slots,) = scratch(workspace, cache.device, 4 * rans.TOTAL * n)
+    slots, origins = scratch(workspace, cache.device, *decode_scratch(encoded.codec, spec, n))
+    centred: dict[str, Any] = {"CENTRED": True} if is_centred(encoded.codec) else {}
+    centring = {"origins_ptr": origins, **centred} if centred else {}
     slots = slots.view(torch.uint32)
     ids, target = block_ids.contiguous(), int_view(cache)
     sizes = rows.stride(0), encoded.nbytes.stride(0), rows.shape[1]
-    slots_kernel[(n,)](rows, encoded.nbytes, slots, *sizes, **block, **planes, num_warps=8)
+    slots_kernel[(n,)](
+        rows, encoded.nbytes, slots, *sizes, **block, **planes, num_warps=8, **centring
+    )
     decode_kernel[(n,)](
         rows, encoded.nbytes, slots, target, ids, *sizes, *cache.stride(),
-        **block, **planes, num_warps=1,
+        **block, **planes, num_warps=1, **centring,
     )  # fmt: skip
     fill_kernel[(n, triton.cdiv(spec.numel, TILE))](
-        rows, encoded.nbytes, target, ids, *sizes, *cache.stride(), **block, **planes, TILE=TILE
+        rows,
+        encoded.nbytes,
+        target,
+        ids,
+        *sizes,
+        *cache.stride(),
+        **block,
+        **planes,
+        TILE=TILE,
+        **centred,
     )
 
 

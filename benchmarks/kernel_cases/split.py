@@ -11,7 +11,7 @@ EXPONENT_BITS = 2.8  # what a coded exponent takes on average
 DECODES = ("slots", "decode", "fill")
 
 
-def split(label: str, spec: BlockSpec) -> list[Case]:
+def split(label: str, spec: BlockSpec, codec: str = "split") -> list[Case]:
     """The three launches of split either way, full blocks and no raw fallback assumed."""
     n, block = spec.numel, spec.nbytes
     fmt, lanes = spec.format, rans.num_lanes(spec.nbytes)
@@ -29,9 +29,9 @@ def split(label: str, spec: BlockSpec) -> list[Case]:
     }
     return [
         Case(
-            f"split {label} {'decompress' if step in DECODES else 'compress'}: {step}",
+            f"{codec} {label} {'decompress' if step in DECODES else 'compress'}: {step}",
             f"_split_{'decode' if step in DECODES else 'encode'}_triton.{step}_kernel",
-            functools.partial(run, "split", spec, step in DECODES),
+            functools.partial(run, codec, spec, step in DECODES),
             NUM_ROWS * n,
             spec.dtype.itemsize,
             moved / n,
@@ -45,4 +45,5 @@ CASES = [
     *split("bf16", BF16),
     *split("e4m3", E4M3),
     *split("fp16 small", SMALL),
+    *split("bf16", BF16, "split:model=centred"),
 ]
