@@ -79,7 +79,8 @@ def test_rows_come_back_from_a_frame(example):
         valid = [4, 3, 0, 1] * (len(cache) // 4) + [2] * (len(cache) % 4)
         holding = bound(codec, spec)
         batches.append(compress(cache, range(len(cache)), holding, num_valid=valid))
-    frame = loads(dumps(batches), profiles=[make_profile(batch.spec) for batch in batches])
+    profiles = [make_profile(batch.spec) for batch in batches if batch.codec.needs_profile]
+    frame = loads(dumps(batches), profiles=profiles)
     assert frame.num_rows == sum(map(len, batches)) > 0
     start = 0
     for batch, (indices, rows) in zip(batches, frame.batches(), strict=True):
