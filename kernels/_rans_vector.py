@@ -172,3 +172,29 @@ class Reader:
         if (self.read != self.ends).any() or (self.state >> 16 != 1).any():
             raise CorruptDataError("rANS: a stream does not end where its states do")
         return self.state.reshape(self.shape).astype(np.int64) & 0xFFFF
+
+
+def encode_steps(freqs: Ints, begins: Ints, seeds: Ints) -> tuple[U32, list[U16]]:
+    """`rans.encode` of n rows side by side: grids [steps, n * lanes], frequency 0 for no symbol.
+
+    seeds: [n, lanes], n <= 256. Returns the states [n, lanes] and each row's words.
+    """
+    n, lanes = seeds.shape
+    state = (rans.LOWER + seeds).reshape(-1)
+    spilled, emitted = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for freq, begin in zip(freqs[::-1], begins[::-1], strict=True):
+        if not freq.any():
+            continue
+        (where,) = ((freq > 0) & (state >= freq << (32 - rans.PROB_BITS))).nonzero()
+        full = state[where]
+        state[where] = full >> 16
+        spilled.append(where)
+        emitted.append(full)
+        quotient = state // np.maximum(freq, 1)
+        factor = np.where(freq > 0, rans.TOTAL - freq, 0)
+        state += factor * quotient + begin  # x + (4096 - f) * (x div f) + b
+    row_of = np.concatenate(spilled[::-1]) // lanes
+    words = np.concatenate(emitted[::-1]).astype(np.uint16)  # low halves
+    words = words[np.argsort(row_of.astype(np.uint8), kind="stable")]
+    ends = np.cumsum(np.bincount(row_of, minlength=n))
+    return state.astype(np.uint32).reshape(n, lanes), np.split(words, ends[:-1])

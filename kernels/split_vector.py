@@ -10,9 +10,19 @@ import torch
 from kvcodec import centring, rans
 from kvcodec.bits import UInt, from_bits, join_fields, split_fields, to_bits
 from kvcodec.block import BlockSpec, EncodedBlocks
-from kvcodec.codecs.split import CENTRED, CODED, RAW, Split, count, measure, symbols_of
+from kvcodec.codecs.split import (
+    CENTRED,
+    CODED,
+    RAW,
+    TABLED,
+    Coded,
+    Split,
+    count,
+    measure,
+    symbols_of,
+)
 from kvcodec.errors import CorruptDataError
-from kvcodec.kernels import _rans_vector
+from kvcodec.kernels import _contexts_vector, _rans_vector
 from kvcodec.kernels._bits_vector import pack_raw, plane_nbytes, unpack_raw
 from kvcodec.kernels._dense import DenseKernel
 from kvcodec.row import Row, align, read_rows, write_row
@@ -26,21 +36,24 @@ def encode(
 ) -> None:
     """See `Codec.encode`."""
     spec, payload = out.spec, out.payload.numpy()
-    model = cast(Split, out.codec).model
+    codec = cast(Split, out.codec)
     bits = to_bits(blocks).reshape(len(blocks), -1)
     valid = num_valid.tolist()
     coded: dict[int, dict[str, UInt]] = {}
     filled = [i for i, v in enumerate(valid) if v > 0]
     for rows in chunks(filled, spec):
         sizes = np.array([valid[i] for i in rows]) * spec.token_numel
-        coded.update(zip(rows, encode_parts(bits, rows, sizes, spec, model), strict=True))
+        coded.update(zip(rows, encode_parts(bits, rows, sizes, spec, codec.model), strict=True))
+    tabled = encode_with_tables(bits, valid, filled, codec, spec)
     for i, v in enumerate(valid):
         elements = bits[i, : v * spec.token_numel].view(np.uint8)
-        mode, parts = RAW, {"elements": elements}
+        row: Coded = (RAW, {"elements": elements})
         if v:
             nbytes = sum(align(part.nbytes) for part in coded[i].values())
             if nbytes < align(elements.size):  # the prefix takes 16 bytes in both modes
-                mode, parts = CENTRED if "centres" in coded[i] else CODED, coded[i]
+                row = CENTRED if "centres" in coded[i] else CODED, coded[i]
+            row = codec.smaller(spec, row, *tabled.get(i, (RAW, None)))
+        mode, parts = row
         sections = out.codec.sections(spec, mode)
         out.nbytes[i] = write_row(payload[i], sections, mode, v, parts)
 
@@ -56,9 +69,29 @@ def decode(encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> tor
             if row.parts["elements"].size != n * spec.dtype.itemsize:
                 raise CorruptDataError(f"split: raw part does not hold {n} elements")
             bits[i, :n] = row.parts["elements"].view(bits.dtype)
-    for some in chunks([i for i, row in enumerate(rows) if row.mode != RAW], spec):
+    coded = [i for i, row in enumerate(rows) if row.mode in (CODED, CENTRED)]
+    for some in chunks(coded, spec):
         bits[some] = decode_parts([rows[i] for i in some], spec)
+    tabled = [i for i, row in enumerate(rows) if row.mode in TABLED.values()]
+    for some in _contexts_vector.chunks(tabled, [row.num_valid for row in rows], spec):
+        tables = cast(Split, encoded.codec).held()
+        found = _contexts_vector.decode_parts([rows[i] for i in some], spec, tables)
+        bits[some, : found.shape[1]] = found
     return from_bits(bits.reshape(-1, *spec.shape), spec.dtype)
+
+
+def encode_with_tables(
+    bits: UInt, valid: list[int], rows: list[int], codec: Split, spec: BlockSpec
+) -> dict[int, tuple[int, dict[str, UInt] | None]]:
+    """Mode and parts of `bits[rows]` under a profile's tables, by row; none without a profile."""
+    found: dict[int, tuple[int, dict[str, UInt] | None]] = {}
+    if codec.model in TABLED:
+        mode = TABLED[codec.model]
+        for some in _contexts_vector.chunks(rows, valid, spec):
+            block = bits[some, : valid[some[0]] * spec.token_numel]
+            parts = _contexts_vector.encode_parts(block, spec, codec.held(), mode)
+            found |= {row: (mode, part) for row, part in zip(some, parts, strict=True)}
+    return found
 
 
 def chunks(rows: list[int], spec: BlockSpec) -> list[list[int]]:
@@ -83,7 +116,7 @@ def encode_parts(
         element[:n] = bits[i, :n]
     symbols, raw = split_fields(elements, spec.format)
     sides: list[dict[str, UInt]] = [{} for _ in rows]
-    if model == "centred":
+    if model != "plain":
         for side, row, n in zip(sides, symbols, sizes, strict=True):
             if (part := measure(row[:n], spec)) is not None:
                 side["centres"] = part

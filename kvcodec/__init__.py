@@ -8,6 +8,7 @@ from kvcodec.frame import Frame, dumps, loads
 from kvcodec.heads import merge_heads, take_heads
 from kvcodec.identity import Identity
 from kvcodec.plan import Plan
+from kvcodec.profile import Profile
 from kvcodec.quantizer import transcode
 from kvcodec.registry import codec_from_config, codec_names, get_codec, register
 from kvcodec.row import Section
@@ -23,6 +24,7 @@ __all__ = [
     "Identity",
     "KVCodecError",
     "Plan",
+    "Profile",
     "Section",
     "codec_from_config",
     "codec_names",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from dataclasses import Field, dataclass, fields, replace
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -19,20 +19,27 @@ from kvcodec.checks import (
     check_workspace,
 )
 from kvcodec.errors import InvalidInputError, UnsupportedSpecError
+from kvcodec.profile import Kind as Kind
+from kvcodec.profile import Profile
 from kvcodec.row import Section
 
-Kind = Literal["key", "value"]
-
 IntArray = Sequence[int] | torch.Tensor
+B = TypeVar("B", bound="Codec")
+
+
+def parameters(codec: Codec | type[Codec]) -> tuple[Field[Any], ...]:
+    """Fields that are parameters: all but those whose metadata says `{"parameter": False}`."""
+    return tuple(f for f in fields(codec) if f.metadata.get("parameter", True))
 
 
 @dataclass(frozen=True, slots=True)
 class Codec(ABC):
     """One way of turning a block into fewer bytes. Subclasses are frozen dataclasses.
 
-    The dataclass fields are the parameters, and the only thing besides the block (and a profile
-    or positions, where declared) that a row may depend on. Class attributes are capabilities,
-    with defaults that never promise too much; where parameters decide, they are properties.
+    The dataclass fields are the parameters, and the only thing besides the block (and a profile's
+    tables or positions, where declared) that a row may depend on. Class attributes are
+    capabilities, with defaults that never promise too much; where parameters decide, they are
+    properties.
     """
 
     name: ClassVar[str]
@@ -46,11 +53,13 @@ class Codec(ABC):
     stream_ordered: ClassVar[bool] = False  # compress never waits for the host on a GPU
     idempotent: ClassVar[bool] = False  # decode, then encode gives the same row
     portable_bytes: ClassVar[bool] = True  # False: a library's version decides a row's bytes
-    host_tier_only: ClassVar[bool] = (
-        False  # no GPU kernel and none planned: for rows in DRAM, on disk
-    )
-    needs_profile: ClassVar[bool] = False
+    host_tier_only: ClassVar[bool] = False  # no GPU kernel, none planned: for rows in DRAM, on disk
     needs_positions: ClassVar[bool] = False
+
+    @property
+    def needs_profile(self) -> bool:
+        """Whether the codec must be bound to a profile's tables before it works."""
+        return False
 
     @property
     def fixed_size(self) -> bool:
@@ -98,9 +107,13 @@ class Codec(ABC):
         kernel = registry.load_kernel(self, impl)
         return kernel.workspace_nbytes(self, spec, num_blocks)
 
-    def bind(self, profile: Any, layer: int, kind: Kind) -> Codec:
-        """Copy that holds the profile's tables; a codec without a profile returns itself."""
+    def bind(self: B, profile: Profile, layer: int, kind: Kind) -> B:
+        """Copy that holds its tables of a plane; a codec that needs no profile returns itself."""
         return self
+
+    def lacks(self, impl: str) -> str | None:
+        """None, or why an implementation that the codec has does not serve these parameters."""
+        return None
 
     def head_params(self) -> tuple[str, ...]:
         """Parameters that are tuples with one entry per head; `kvcodec.heads` cuts them too."""
@@ -120,7 +133,7 @@ class Codec(ABC):
         """
         params = {
             f.name: getattr(self, f.name)
-            for f in fields(self)
+            for f in parameters(self)
             if f.name not in self.later or getattr(self, f.name) != f.default
         }
         listed = {k: list(v) if isinstance(v, tuple) else v for k, v in params.items()}
@@ -174,7 +187,7 @@ class Codec(ABC):
             check_workspace(workspace, nbytes, cache.device)
         if len(ids):
             kernel.compress(
-                cache, ids, valid, out,
+                cache, ids, valid, self._own(out),
                 positions=where, workspace=workspace, num_threads=num_threads,
             )  # fmt: skip
         return out
@@ -215,7 +228,7 @@ class Codec(ABC):
             check_workspace(workspace, nbytes, cache.device)
         if len(ids):
             kernel.decompress(
-                encoded, cache, ids,
+                self._own(encoded), cache, ids,
                 positions=where, workspace=workspace, num_threads=num_threads,
             )  # fmt: skip
         if not cache.is_cuda:
@@ -223,6 +236,10 @@ class Codec(ABC):
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(cache.device))
         return event
+
+    def _own(self, rows: EncodedBlocks) -> EncodedBlocks:
+        """The same rows under this codec, which is equal to theirs and also holds its tables."""
+        return rows if rows.codec is self else replace(rows, codec=self)
 
     def _check_positions(
         self, positions: torch.Tensor | None, n: int, device: torch.device

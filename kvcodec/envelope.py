@@ -7,6 +7,7 @@ read_envelope, read_header, check_entry of every row, check_front, check_row of 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import xxhash
 
 from kvcodec import strict_json
 from kvcodec.block import BlockSpec
+from kvcodec.calibrated import Calibrated
 from kvcodec.codec import Codec
 from kvcodec.errors import CorruptDataError, InvalidInputError, UnknownCodecError
 from kvcodec.identity import Identity
@@ -44,7 +46,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the JSON header says, resolved in the registry."""
+    """What the JSON header says, resolved in the registry; codecs hold no tables yet."""
 
     codecs: tuple[Codec, ...]
     specs: tuple[BlockSpec, ...]
@@ -108,9 +110,8 @@ def read_header(data: memoryview) -> Header:
     if not isinstance(fields, dict) or set(fields) != FIELDS:
         raise CorruptDataError(f"frame header: wanted the fields {', '.join(sorted(FIELDS))}")
     codecs, specs, profiles = (_list(fields, name) for name in ("codecs", "specs", "profiles"))
-    if profiles:
-        raise UnknownCodecError(f"frame needs the profiles {profiles}, which are unknown here")
     resolved = tuple(codec_from_config(config) for config in codecs)
+    _check_profiles(profiles, named_tables(resolved))
     try:
         parsed = tuple(BlockSpec.from_json(spec) for spec in specs)
         identity = Identity.from_json(fields["identity"])
@@ -120,6 +121,20 @@ def read_header(data: memoryview) -> Header:
     except InvalidInputError as error:
         raise CorruptDataError(f"frame header: {error}") from error
     return Header(resolved, parsed, identity)
+
+
+def named_tables(codecs: Iterable[Codec]) -> list[str]:
+    """Hashes of the tables that codecs name, ascending; the header's `profiles`."""
+    calibrated = [codec for codec in codecs if isinstance(codec, Calibrated)]
+    return sorted({codec.tables for codec in calibrated if codec.needs_profile})
+
+
+def _check_profiles(got: list[Any], named: list[str]) -> None:
+    unknown = [entry for entry in got if entry not in named]
+    if unknown:
+        raise UnknownCodecError(f"frame needs the profiles {unknown}, which no codec here uses")
+    if got != named or "" in named:
+        raise CorruptDataError(f"frame header: profiles are {got}, its codecs name {named}")
 
 
 def _list(fields: dict[str, Any], name: str) -> list[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ import xxhash
 
 from kvcodec import strict_json
 from kvcodec.block import BlockSpec, EncodedBlocks, gather_rows
+from kvcodec.calibrated import Calibrated
 from kvcodec.codec import Codec
 from kvcodec.envelope import (
     INDEX,
@@ -26,11 +27,13 @@ from kvcodec.envelope import (
     check_front,
     check_row,
     front_checksum,
+    named_tables,
     read_envelope,
     read_header,
 )
 from kvcodec.errors import InvalidInputError, UnknownCodecError
 from kvcodec.identity import Identity
+from kvcodec.profile import Profile, Resolver, find_tables
 from kvcodec.registry import codec_from_config
 from kvcodec.row import ALIGNMENT, align
 
@@ -98,7 +101,8 @@ def dumps(
 ) -> bytes:
     """Frame of one batch, or of several with different codecs and specs, rows in order.
 
-    `identity.exact` and, where all blocks share it, `identity.dtype` are filled in.
+    `identity.exact` and, where all blocks share it, `identity.dtype` are filled in, and
+    `identity.profile_hash` where it is not given and all bound codecs share a profile.
 
     Raises:
         InvalidInputError: the identity contradicts the rows, or a row's size is impossible.
@@ -112,12 +116,14 @@ def dumps(
     for codec in codecs:
         if codec_from_config(codec.config()) != codec:
             raise UnknownCodecError(f"codec {codec}: its config does not give it back")
+        if isinstance(codec, Calibrated) and codec.needs_profile and not codec.tables:
+            raise InvalidInputError(f"dumps: {codec} is bound to no profile; see Codec.bind")
     header = strict_json.dumps(
         {
             "codecs": [codec.config() for codec in codecs],
             "specs": [spec.to_json() for spec in specs],
             "identity": (identity or Identity()).stamped(codecs, specs).to_json(),
-            "profiles": [],
+            "profiles": named_tables(codecs),
         }
     )
     if len(header) > MAX_HEADER_NBYTES:
@@ -165,7 +171,11 @@ def _gathered_rows(batch: EncodedBlocks) -> list[memoryview]:
 
 
 def loads(
-    data: bytes | memoryview, *, expected: Identity | None = None, allow_lossy: bool = False
+    data: bytes | memoryview,
+    *,
+    expected: Identity | None = None,
+    allow_lossy: bool = False,
+    profiles: Sequence[Profile] | Resolver = (),
 ) -> Frame:
     """Check a frame and give its rows as views of `data`; nothing is decoded.
 
@@ -175,15 +185,20 @@ def loads(
     Args:
         expected: the cache wanted; each field it gives must be the frame's.
         allow_lossy: take a lossy frame although `expected.exact` is True.
+        profiles: where codecs find the tables they name: profiles, or a function that answers a
+            hash with the tables of a plane, or with None. Only frames that name tables need it.
 
     Raises:
         CorruptDataError: damaged, cut, or not a frame; a row's error names the row.
-        UnknownCodecError: written with a codec, version, parameter or profile unknown here.
+        UnknownCodecError: written with a codec, version, parameter or profile unknown here; a
+            missing profile's error names the hash of the tables.
+        InvalidInputError: the function answered with other tables than it was asked for.
         IdentityError: whole, but of another cache; names every field that differs.
     """
     view = byte_view(data)
     envelope = read_envelope(view)
     header = read_header(envelope.header)
+    header = replace(header, codecs=tuple(_hold(codec, profiles) for codec in header.codecs))
     numbers = range(len(envelope.index))
     kinds = [check_entry(envelope, header, i) for i in numbers]
     check_front(view, envelope)
@@ -191,6 +206,13 @@ def loads(
     if expected is not None:
         header.identity.require(expected, allow_lossy=allow_lossy)
     return Frame(header.identity, rows, len(view))
+
+
+def _hold(codec: Codec, profiles: Sequence[Profile] | Resolver) -> Codec:
+    """The codec with the tables it names."""
+    if not isinstance(codec, Calibrated) or not codec.needs_profile:
+        return codec
+    return codec.hold(find_tables(codec.tables, codec.table_names(), profiles))
 
 
 def byte_view(data: bytes | memoryview) -> memoryview:

@@ -11,6 +11,7 @@ from typing import Any
 from kvcodec import strict_json
 from kvcodec.bits import DTYPES
 from kvcodec.block import BlockSpec
+from kvcodec.calibrated import Calibrated
 from kvcodec.codec import Codec
 from kvcodec.errors import CorruptDataError, IdentityError, InvalidInputError
 
@@ -40,7 +41,8 @@ class Identity:
         layout: name of the cache's layout, or its axis string.
         dtype: resolved encoding ("bf16", "e4m3fn", ...); "auto" is refused.
         rotation, rotation_version: rotation applied before storing.
-        profile_hash, lora: calibration and adapter in force.
+        profile_hash, lora: calibration and adapter in force; `dumps` fills in the hash of the
+            profile that the codecs are bound to.
         exact: whether every block comes back bit for bit; `dumps` sets it.
     """
 
@@ -133,7 +135,7 @@ class Identity:
             raise IdentityError("frame of another cache: " + "; ".join(wrong))
 
     def stamped(self, codecs: Sequence[Codec], specs: Sequence[BlockSpec]) -> Identity:
-        """Copy with `exact`, and the one dtype if there is one, as the content has them.
+        """Copy with `exact`, and the one dtype and profile if there is one, as the content has.
 
         Raises:
             InvalidInputError: a field that is given contradicts the content.
@@ -151,7 +153,11 @@ class Identity:
                 counts = sorted({spec.num_kv_heads for spec in specs})
                 raise InvalidInputError(f"identity: {heads} heads, the blocks have {counts}")
         dtype = next(iter(dtypes)) if len(dtypes) == 1 else self.dtype
-        return replace(self, exact=exact, dtype=dtype)
+        profiles = {c.bound.profile for c in codecs if isinstance(c, Calibrated) and c.bound}
+        profile_hash = self.profile_hash
+        if profile_hash is None and len(profiles) == 1:
+            profile_hash = profiles.pop() or None
+        return replace(self, exact=exact, dtype=dtype, profile_hash=profile_hash)
 
 
 def _canonical(rope_scaling: Any) -> str | None:

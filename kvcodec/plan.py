@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcodec.codec import Codec, Kind
 from kvcodec.errors import InvalidInputError
+from kvcodec.profile import Profile
 from kvcodec.registry import get_codec
 
 KINDS: tuple[Kind, Kind] = ("key", "value")
@@ -76,6 +77,26 @@ class Plan:
     def lossless(self) -> bool:
         """Whether every block comes back bit for bit."""
         return all(codec.lossless for codec in self.codecs())
+
+    def bind(self, profile: Profile) -> Plan:
+        """Plan whose codecs hold the profile's tables; every layer then has a rule of its own.
+
+        Layers that the profile lacks keep codecs that hold none, and refuse to work.
+
+        Raises:
+            InvalidInputError: a rule names a layer that the profile lacks, or other tables.
+        """
+        rules: dict[tuple[int, Kind], Codec] = {
+            place: self.key if place[1] == "key" else self.value for place in profile.planes
+        }
+        rules |= {(layer, kind): codec for layer, kind, codec in self.layers}
+        named = {(layer, kind) for layer, kind, _ in self.layers}
+        bound = tuple(
+            (layer, kind, codec.bind(profile, layer, kind))
+            for (layer, kind), codec in rules.items()
+            if codec.needs_profile or (layer, kind) in named
+        )
+        return replace(self, layers=bound)
 
     def single_codec(self) -> Codec:
         """The one codec of a plan that has just one."""

@@ -44,8 +44,8 @@ def normalize(counts: Ints) -> Ints:
 
 
 def starts(freqs: Ints) -> Ints:
-    """First slot of each symbol: the frequencies of the symbols before it."""
-    return np.cumsum(freqs) - freqs  # exact: integers
+    """First slot of each symbol, [..., symbols]: the frequencies of the symbols before it."""
+    return np.cumsum(freqs, -1) - freqs  # exact: integers
 
 
 def pack_table(freqs: Ints) -> U8:
@@ -122,14 +122,28 @@ class Decoder:
         slot = self.state & (TOTAL - 1)
         symbol = np.repeat(np.arange(freqs.size), freqs)[slot]
         coded = freqs[symbol] * (self.state >> PROB_BITS) + slot - starts(freqs)[symbol]
-        self.state = np.where(live, coded, self.state)
+        self._advance(np.where(live, coded, self.state))
+        return np.where(live, symbol, 0)
+
+    def step_each(self, freqs: Ints) -> Ints:
+        """Next symbol of the first n lanes, each under a table of its own: freqs [n, symbols]."""
+        slot = self.state[: len(freqs)] & (TOTAL - 1)
+        begins = starts(freqs)
+        symbol = (begins <= slot[:, None]).sum(1) - 1
+        freq, begin = (np.take_along_axis(x, symbol[:, None], 1)[:, 0] for x in (freqs, begins))
+        coded = freq * (self.state[: len(freqs)] >> PROB_BITS) + slot - begin
+        self._advance(np.append(coded, self.state[len(freqs) :]))
+        return symbol
+
+    def _advance(self, state: Ints) -> None:
+        """The next states, each below 2^16 refilled by a word in ascending lane order."""
+        self.state = state
         need = self.state < LOWER
         count = int(need.sum())  # exact: integers
         if self.read + count > self.words.size:
             raise CorruptDataError(f"rANS: the stream of {self.words.size} words is cut")
         self.state[need] = self.state[need] << 16 | self.words[self.read : self.read + count]
         self.read += count
-        return np.where(live, symbol, 0)
 
     def finish(self) -> Ints:
         """The seeds, after checking that the stream was used up and every lane came home."""

@@ -12,7 +12,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
-from dataclasses import fields
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -184,7 +183,7 @@ def get_codec(spec: str | Codec) -> Codec:
     Raises:
         UnknownCodecError: the name, version or a parameter does not exist.
     """
-    from kvcodec.codec import Codec
+    from kvcodec.codec import Codec, parameters
 
     if isinstance(spec, Codec):
         return spec
@@ -200,7 +199,7 @@ def get_codec(spec: str | Codec) -> Codec:
         raise UnknownCodecError(f"codec {spec!r}: version {version!r} is not a number")
     cls = codec_class(name, int(version) if version else None)
     hints = _hints(cls)
-    known = [f.name for f in fields(cls)]
+    known = [f.name for f in parameters(cls)]
     params: dict[str, Any] = {}
     for item in filter(None, tail.split(",")):
         key, eq, text = item.partition("=")
@@ -215,6 +214,7 @@ def get_codec(spec: str | Codec) -> Codec:
 
 def format_spec(codec: Codec) -> str:
     """Shortest spec string of a codec; `get_codec` is the inverse."""
+    from kvcodec.codec import parameters
 
     def text(value: Any) -> str:
         if isinstance(value, tuple):
@@ -223,7 +223,7 @@ def format_spec(codec: Codec) -> str:
 
     changed = [
         f"{f.name}={text(getattr(codec, f.name))}"
-        for f in fields(codec)
+        for f in parameters(codec)
         if getattr(codec, f.name) != f.default
     ]
     return codec.name + (":" + ",".join(changed) if changed else "")
@@ -235,13 +235,15 @@ def codec_from_config(config: dict[str, Any]) -> Codec:
     Raises:
         UnknownCodecError: the config is malformed or names something that does not exist here.
     """
+    from kvcodec.codec import parameters
+
     if not isinstance(config, dict) or set(config) != {"name", "version", "params"}:
         raise UnknownCodecError(f"codec config is {config!r}, wanted name, version and params")
     version, params = config["version"], config["params"]
     if isinstance(version, bool) or not isinstance(version, int) or not isinstance(params, dict):
         raise UnknownCodecError(f"codec config {config!r}: version or params has the wrong type")
     cls = codec_class(config["name"], version)
-    known = {f.name for f in fields(cls)}
+    known = {f.name for f in parameters(cls)}
     if not known - set(cls.later) <= set(params) <= known:
         raise UnknownCodecError(
             f"codec {cls.name!r}: parameters {sorted(params)}, wanted {sorted(known)}"
@@ -284,6 +286,9 @@ def load_kernel(codec: Codec, impl: str) -> Kernel:
         on_gpu = codec.host_tier_only and impl == "triton"
         where = "; it is for the host tier only" if on_gpu else ""
         raise ImplementationUnavailableError(kernel + where)
+    reason = codec.lacks(impl)
+    if reason is not None:
+        raise ImplementationUnavailableError(reason)
     from kvcodec.quantizer import Quantizer
 
     if isinstance(codec, Quantizer) and codec.stacked:

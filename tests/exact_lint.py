@@ -19,6 +19,7 @@ FILES = (
     *sorted((ROOT / "kvcodec" / "codecs").glob("*.py")),
     ROOT / "kvcodec" / "angles.py",
     ROOT / "kvcodec" / "centring.py",
+    ROOT / "kvcodec" / "contexts.py",
     ROOT / "kvcodec" / "exact.py",
     ROOT / "kvcodec" / "fixed_log.py",
     ROOT / "kvcodec" / "radix.py",

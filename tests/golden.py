@@ -6,9 +6,9 @@ writes the files that are missing under formats/golden. A file that exists is ne
 the library no longer gives its bytes, that is an error and the format needs a new version.
 
 `<case>.kvc` is a frame; `<case>.in` the bit patterns of its blocks, row after row, little-endian;
-`<case>.out` what they decode to, for lossy codecs. Frames of a codec without `portable_bytes` must
-decode to their input for ever, but need not be written the same way again. rans/v1 holds vectors
-of the coder itself (golden_rans.py).
+`<case>.out` what they decode to, for lossy codecs; `<case>.profile` the tables its codecs name.
+Frames of a codec without `portable_bytes` must decode to their input for ever, but need not be
+written the same way again. rans/v1 holds vectors of the coder itself (golden_rans.py).
 """
 
 from __future__ import annotations

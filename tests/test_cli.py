@@ -91,7 +91,10 @@ def test_the_package_is_a_command():
     assert "No such file" in one_line(done.stderr)
 
 
-@pytest.mark.parametrize("command", [(), ("bench",), ("eval",), ("list",), ("inspect",)])
+COMMANDS = [(), ("bench",), ("calibrate",), ("eval",), ("list",), ("inspect",)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_ends_with_examples(run, command):
     code, out, _ = run(*command, "--help")
     assert code == 0
@@ -290,3 +293,61 @@ def test_an_evaluation_without_transformers_names_the_extra(run, monkeypatch, te
     code, _, err = run("eval", "--text", text_file)
     assert code == 2
     assert "kvcodec-paged[eval]" in one_line(err)
+
+
+def test_calibrate_writes_a_profile_and_says_what_is_in_it(run, model_dir, text_file, tmp_path):
+    path = tmp_path / "a.profile"
+    args = ("calibrate", "--model", model_dir, "--text", text_file, "--context", 64, "--out", path)
+    code, out, err = run(*args, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    profile = kvcodec.Profile.load(path)
+    assert (found["hash"], found["planes"], found["context"]) == (profile.hash, 4, 64)
+    assert found["nbytes"] == path.stat().st_size
+    code, out, _ = run(*args, "--tokens", 128)
+    assert code == 0
+    assert any(line.split() == ["windows", "2"] for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--model", "./nowhere"), "model './nowhere' is not smollm2-135m, not a directory"),
+        (("--text", "nowhere.txt"), "text 'nowhere.txt' cannot be read: No such file"),
+        (("--context", 200), "the text has 174 tokens, a context of 200 needs 199"),
+        (("--context", 512), "context 512 is over the 256 tokens"),
+        (("--context", -1), "context is -1, wanted 0 or more"),
+        (("--tokens", -1), "tokens is -1, wanted 0 or more"),
+        (("--device", "cuda:99"), "device 'cuda:99'"),
+        (("--out", "missing/a"), "cannot write 'missing/a': No such file"),
+    ],
+)
+def test_calibrate_refuses_bad_input_in_one_line(
+    run, monkeypatch, model_dir, text_file, tmp_path, args, message
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(os.listdir(tmp_path))
+    options = {"--model": model_dir, "--text": text_file, "--context": 64, "--out": "a.profile"}
+    options[args[0]] = args[1]
+    code, out, err = run("calibrate", *(part for item in options.items() for part in item))
+    assert (code, out) == (2, "")
+    assert message in one_line(err)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_eval_binds_codecs_to_a_profile(run, model_dir, text_file, tmp_path):
+    path = tmp_path / "a.profile"
+    common = ("--model", model_dir, "--text", text_file)
+    assert run("calibrate", *common, "--context", 64, "--out", path)[0] == 0
+    args = ("eval", *common, *SMALL, "--codec", "split:model=context", "--tokens", 1)
+    code, out, _ = run(*args, "--profile", path, "--json", tmp_path / "out.json")
+    assert code == 0
+    assert "split:model=context  bit-equal" in out
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert "tables=" in row["plan"]
+    code, out, err = run(*args)
+    assert (code, out) == (2, "")
+    assert "needs tables of a profile and holds none" in one_line(err)
+    code, _, err = run(*args, "--profile", text_file)
+    assert code == 2
+    assert "not safetensors" in one_line(err)

@@ -13,6 +13,7 @@ from hostile import frames as own
 from hostile.attacks import CORRUPT, UNKNOWN
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import bound, make_profile
 from strategies import KINDS, make_block, make_cache
 
 from kvcodec import BlockSpec, EncodedBlocks, codec_names, compress, decompress, get_codec
@@ -76,8 +77,10 @@ def test_rows_come_back_from_a_frame(example):
     for spec in (s for s in shapes if codec.supports(s) is None):
         cache = make_cache(spec)
         valid = [4, 3, 0, 1] * (len(cache) // 4) + [2] * (len(cache) % 4)
-        batches.append(compress(cache, range(len(cache)), codec, num_valid=valid))
-    frame = loads(dumps(batches))
+        holding = bound(codec, spec)
+        batches.append(compress(cache, range(len(cache)), holding, num_valid=valid))
+    profiles = [make_profile(batch.spec) for batch in batches if batch.codec.needs_profile]
+    frame = loads(dumps(batches), profiles=profiles)
     assert frame.num_rows == sum(map(len, batches)) > 0
     start = 0
     for batch, (indices, rows) in zip(batches, frame.batches(), strict=True):

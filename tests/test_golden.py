@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvcodec import BlockSpec, EncodedBlocks, codec_names, get_codec, rans
+from kvcodec import BlockSpec, EncodedBlocks, Profile, codec_names, get_codec, rans
 from kvcodec.bits import DTYPES, UInt, from_bits, int_view
 from kvcodec.frame import Frame, FrameRow, dumps, loads
 from kvcodec.identity import Identity
@@ -38,15 +38,17 @@ def implementations(frame: Frame) -> list[str]:
     return found
 
 
-RUNS = [
-    (name, impl)
-    for name in FRAMES
-    for impl in implementations(loads((golden.ROOT / name).read_bytes()))
-]
-
-
 def read(name: str) -> bytes:
     return (golden.ROOT / name).read_bytes()
+
+
+def load(name: str) -> Frame:
+    """A frame, with the profile beside it if there is one."""
+    path = (golden.ROOT / name).with_suffix(".profile")
+    return loads(read(name), profiles=[Profile.load(path)] if path.exists() else [])
+
+
+RUNS = [(name, impl) for name in FRAMES for impl in implementations(load(name))]
 
 
 def cut(data: bytes, frame: Frame) -> list[torch.Tensor]:
@@ -67,7 +69,7 @@ def num_valid(row: FrameRow) -> int:
 
 @pytest.mark.parametrize(("name", "impl"), RUNS)
 def test_golden_frames_decode_to_their_values(name, impl):
-    frame = loads(read(name))
+    frame = load(name)
     lossless = all(row.codec.lossless for row in frame.rows)
     wanted = cut(read(name[:-4] + (".in" if lossless else ".out")), frame)
     for indices, rows in frame.batches():
@@ -84,7 +86,7 @@ def test_golden_frames_decode_to_their_values(name, impl):
     ("name", "impl"), [run for run in RUNS if run[0] not in golden.DECODE_ONLY]
 )
 def test_golden_inputs_encode_to_their_frames(name, impl):
-    frame = loads(read(name))
+    frame = load(name)
     blocks = cut(read(name[:-4] + ".in"), frame)
     batches: list[EncodedBlocks] = []
     start = 0
@@ -115,7 +117,7 @@ def test_only_codecs_that_say_so_are_excused_from_writing_their_frames_again():
 
 def test_lossy_outputs_are_zero_past_the_valid_tokens():
     for name in FRAMES:
-        frame = loads(read(name))
+        frame = load(name)
         if not all(row.codec.lossless for row in frame.rows):
             for row, block in zip(frame.rows, cut(read(name[:-4] + ".out"), frame), strict=True):
                 assert not int_view(block)[num_valid(row) :].any()
@@ -124,7 +126,7 @@ def test_lossy_outputs_are_zero_past_the_valid_tokens():
 def test_every_codec_has_golden_frames_of_each_of_its_types():
     for name in BUILT_IN:
         codec, where = get_codec(name), f"{name}/v{codec_class(name).version}/"
-        rows = [row for f in FRAMES if f.startswith(where) for row in loads(read(f)).rows]
+        rows = [row for f in FRAMES if f.startswith(where) for row in load(f).rows]
         types = {row.spec.dtype for row in rows}
         wanted = [DTYPES[t] for t in ("bf16", "fp16", "fp32", "e4m3fn", "e5m2")]
         supported = {t for t in wanted if codec.supports(BlockSpec(4, 3, 64, t)) is None}
@@ -135,7 +137,7 @@ def test_every_codec_has_golden_frames_of_each_of_its_types():
 
 
 def test_split_has_golden_rows_of_both_modes_and_both_lane_counts():
-    rows = [row for f in FRAMES if f.startswith("split/") for row in loads(read(f)).rows]
+    rows = [row for f in FRAMES if f.startswith("split/") for row in load(f).rows]
     assert {(row.data[0], rans.num_lanes(row.spec.nbytes)) for row in rows} >= {
         (0, 32), (1, 32), (1, 64)
     }  # fmt: skip
@@ -150,8 +152,8 @@ def test_no_golden_file_is_orphaned():
         if folder == "rans":
             assert (version, path.suffix) == ("v1", ".json")
             continue
-        assert path.suffix in (".kvc", ".in", ".out", ".json")
-        frame = loads(path.with_suffix(".kvc").read_bytes())
+        assert path.suffix in (".kvc", ".in", ".out", ".json", ".profile")
+        frame = load(str(path.with_suffix(".kvc").relative_to(golden.ROOT)))
         if folder == "frame":
             assert version == "v1"
         else:

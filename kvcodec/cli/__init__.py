@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import kvcodec
-from kvcodec.cli import bench_, eval_, inspect_, list_
+from kvcodec.cli import bench_, calibrate_, eval_, inspect_, list_
 from kvcodec.errors import KVCodecError
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("bench", epilog=bench_.EPILOG)(bench_.benchmark)
+app.command("calibrate", epilog=calibrate_.EPILOG)(calibrate_.calibrate_model)
 app.command("eval", epilog=eval_.EPILOG)(eval_.evaluate_codecs)
 app.command("inspect", epilog=inspect_.EPILOG)(inspect_.inspect_frame)
 app.command("list", epilog=list_.EPILOG)(list_.list_codecs)
@@ -28,6 +29,7 @@ Examples:
   kvcodec bench --quick
   kvcodec eval --codec split --codec fp8:scale=head
   kvcodec inspect blocks.kvc
+  kvcodec calibrate --text book.txt --out my-model.profile
 """
 
 

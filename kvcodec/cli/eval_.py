@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kvcodec.cli.console import console
 from kvcodec.errors import InvalidInputError
 from kvcodec.plan import Plan
+from kvcodec.profile import Profile
 
 DEFAULT_CODECS = ("raw", "split", "fp8", "fp8:scale=block", "key=split,value=fp8")
 EPILOG = """\b
@@ -20,6 +21,7 @@ Examples:
   kvcodec eval --codec split --codec fp8:dtype=e5m2,scale=head
   kvcodec eval --codec key=split,value=fp8,first_blocks=1 --codec @plan.json
   kvcodec eval --model ./my-model --text book.txt --window 4096 --prefix 3072 --tokens 65536
+  kvcodec eval --codec split:model=context --profile smollm2.profile
   kvcodec eval --json result.json --plot result.png
 
 A codec is a preset, a codec with parameters, key=SPEC,value=SPEC, or a plan as JSON, inline or in
@@ -41,6 +43,12 @@ def evaluate_codecs(
     codec: Annotated[
         list[str] | None,
         typer.Option(metavar="SPEC", help=f"Repeatable.  [default: {'; '.join(DEFAULT_CODECS)}]"),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROFILE", help="What kvcodec calibrate wrote, for codecs that need it."
+        ),
     ] = None,
     window: Annotated[
         int, typer.Option(metavar="N", help="Tokens of a window, BOS included.")
@@ -71,6 +79,9 @@ def evaluate_codecs(
     """
     # Everything that can be refused is refused before a model is loaded.
     plans = {spec: parse_plan(spec) for spec in codec or DEFAULT_CODECS}
+    if profile is not None:
+        tables = Profile.load(profile)
+        plans = {spec: plan.bind(tables) for spec, plan in plans.items()}
     from kvcodec.eval import plot
     from kvcodec.eval.output import check_writable, write_file
     from kvcodec.eval.passages import Cut

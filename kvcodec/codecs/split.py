@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from kvcodec import centring, rans
+from kvcodec import centring, contexts, rans
 from kvcodec.bits import (
     U8,
     FloatFormat,
@@ -21,18 +22,26 @@ from kvcodec.bits import (
     unpack_plane,
 )
 from kvcodec.block import BlockSpec, EncodedBlocks
-from kvcodec.codec import Codec
+from kvcodec.calibrated import Calibrated
 from kvcodec.errors import CorruptDataError, InvalidInputError
 from kvcodec.registry import register
 from kvcodec.row import Row, Section, align, read_rows, row_layout, write_row
+from kvcodec.tables import Tables
 
-RAW, CODED, CENTRED = 0, 1, 2
-MODES = {"plain": (RAW, CODED), "centred": (RAW, CODED, CENTRED)}  # that a model's rows may have
+RAW, CODED, CENTRED, PROFILE, CONTEXT = range(5)
+MODES = {  # that a model's rows may have
+    "plain": (RAW, CODED),
+    "centred": (RAW, CODED, CENTRED),
+    "profile": (RAW, CODED, CENTRED, PROFILE),
+    "context": (RAW, CODED, CENTRED, CONTEXT),
+}
+TABLED = {"profile": PROFILE, "context": CONTEXT}
+Coded = tuple[int, Mapping[str, UInt]]  # mode and parts of a row
 
 
 @register
 @dataclass(frozen=True, slots=True)
-class Split(Codec):
+class Split(Calibrated):
     """Entropy-code the exponents of a block, keep sign and mantissa.
 
     Exponents of a KV cache cluster in a dozen values: about 2.8 of 8 bits in bf16. Signs and
@@ -42,11 +51,14 @@ class Split(Codec):
     Args:
         model: what predicts the exponents. "plain": one table for the block as it is. "centred":
             each channel's own scale is measured, stored in 3 bits and taken off first, in blocks
-            where that pays.
+            where that pays. "profile": calibrated tables of each channel's class also code signs
+            and leading mantissa bits. "context": and the channel's tokens before choose the table.
+            Both write what "centred" would where that is smaller.
+        tables: see Calibrated.
 
-    Cost: about 10.8 bits per bf16 element, centred 10.6. Source: ZipNN, arXiv:2411.05239;
-    interleaved lanes and 16-bit words after DietGPU; differs: raw payload seeds the states,
-    channels are centred. Format: formats/split.md.
+    Cost: about 10.8 bits per bf16 element, centred 10.6, profile 10.4, context 10.2.
+    Source: ZipNN, arXiv:2411.05239; interleaved lanes and 16-bit words after DietGPU; differs: raw
+    payload seeds the states, channels are centred. Format: formats/split.md.
     """
 
     name = "split"
@@ -54,8 +66,13 @@ class Split(Codec):
     stream_ordered = True
     idempotent = True
     source = "ZipNN, arXiv:2411.05239; DietGPU"
-    examples = ("split", "split:model=centred")
-    later = ("model",)
+    examples = (
+        "split",
+        "split:model=centred",
+        "split:model=profile",
+        "split:model=context",
+    )
+    later = ("model", "tables")
 
     model: str = "plain"
 
@@ -63,17 +80,29 @@ class Split(Codec):
         if self.model not in MODES:
             known = " or ".join(MODES)
             raise InvalidInputError(f"split: model is {self.model!r}, wanted {known}")
+        Calibrated.__post_init__(self)
+
+    def table_names(self) -> tuple[str, ...]:
+        """All tables of `kvcodec.contexts` for the models of a profile."""
+        return contexts.NAMES if self.model in TABLED else ()
+
+    def lacks(self, impl: str) -> str | None:
+        """The models of a profile run in numpy alone."""
+        if self.needs_profile and impl in ("native", "triton"):
+            return f"split: model={self.model} has no {impl} implementation"
+        return None
 
     def supports(self, spec: BlockSpec) -> str | None:
         """Every type with an exponent field."""
         if spec.format.exponent_bits == 0:
             return f"{spec.format.name} elements have no exponent field; choose raw"
-        return None
+        return self.misfit(spec)
 
     def sections(self, spec: BlockSpec, mode: int) -> tuple[Section, ...]:
         """Raw: the valid tokens' bytes. Coded: table, lane states, words, sign and mantissa.
 
-        Centred: as coded, with the centres after the table.
+        Centred: as coded, with the centres after the table. With a profile: as coded, without the
+        table.
         """
         if mode not in MODES[self.model]:
             known = " or ".join(map(str, MODES[self.model]))
@@ -88,7 +117,7 @@ class Split(Codec):
         )
         if mode == CENTRED:
             rest.insert(0, Section("centres", "u1", (centring.part_nbytes(spec.token_numel),)))
-        return (table, *rest)
+        return tuple(rest) if mode in TABLED.values() else (table, *rest)
 
     def max_nbytes(self, spec: BlockSpec) -> int:
         """A raw row: 16 bytes of prefix and the block, padded."""
@@ -101,20 +130,25 @@ class Split(Codec):
         out: EncodedBlocks,
         positions: torch.Tensor | None = None,
     ) -> None:
-        """The coded mode that the model expects to be smaller; raw unless that is smaller yet."""
+        """The coded mode that the model expects to be smaller; raw unless that is smaller yet.
+
+        With a profile, its mode if that is smaller than all this.
+        """
         payload, spec = out.payload.numpy(), out.spec
         for i, valid in enumerate(num_valid.tolist()):
             bits = to_bits(blocks[i])[:valid].reshape(-1)
-            mode, parts = RAW, {"elements": bits.view(np.uint8)}
+            row: Coded = (RAW, {"elements": bits.view(np.uint8)})
             if bits.size:
                 exponent, _ = split_fields(bits, spec.format)
-                centres = measure(exponent, spec) if self.model == "centred" else None
+                centres = measure(exponent, spec) if self.model != "plain" else None
                 coded = encode_parts(bits, spec, centres)
                 wanted = CODED if centres is None else CENTRED
-                counts = {name: part.size for name, part in coded.items()}
-                nbytes = row_layout(self.sections(spec, wanted), counts)[1]
-                if nbytes < align(4 + 4) + align(bits.nbytes):
-                    mode, parts = wanted, coded
+                row = self.smaller(spec, row, wanted, coded)
+                if self.model in TABLED:
+                    tabled = TABLED[self.model]
+                    found = encode_with_tables(bits, spec, self.held(), tabled)
+                    row = self.smaller(spec, row, tabled, found)
+            mode, parts = row
             out.nbytes[i] = write_row(payload[i], self.sections(spec, mode), mode, valid, parts)
 
     def decode(self, encoded: EncodedBlocks, positions: torch.Tensor | None = None) -> torch.Tensor:
@@ -123,13 +157,27 @@ class Split(Codec):
         blocks = np.zeros((len(encoded), spec.numel), f"u{spec.dtype.itemsize}")
         for block, row in zip(blocks, read_rows(encoded), strict=True):
             n = row.num_valid * spec.token_numel
-            if row.mode != RAW:
+            if row.mode in TABLED.values():
+                block[:n] = decode_with_tables(row, spec, self.held())
+            elif row.mode != RAW:
                 block[:n] = decode_parts(row, spec)
             elif row.parts["elements"].size == n * spec.dtype.itemsize:
                 block[:n] = row.parts["elements"].view(blocks.dtype)
             else:
                 raise CorruptDataError(f"split: raw part does not hold {n} elements")
         return from_bits(blocks.reshape(-1, *spec.shape), spec.dtype)
+
+    def smaller(
+        self, spec: BlockSpec, row: Coded, mode: int, parts: Mapping[str, UInt] | None
+    ) -> Coded:
+        """The row, or another mode's parts if they make a smaller one."""
+        if parts is None:
+            return row
+        other, sizes = (mode, parts), []
+        for of, these in (row, other):
+            counts = {name: part.size for name, part in these.items()}
+            sizes.append(row_layout(self.sections(spec, of), counts)[1])
+        return row if sizes[0] <= sizes[1] else other
 
 
 def measure(exponent: U8, spec: BlockSpec) -> U8 | None:
@@ -195,6 +243,43 @@ def decode_parts(row: Row, spec: BlockSpec) -> UInt:
         symbols = symbols.reshape(-1) & ((1 << fmt.exponent_bits) - 1)
     raw = unpack_raw(parts["raw"], decoder.finish(), n, fmt)
     return join_fields(symbols.astype(np.uint8), raw, fmt)
+
+
+def encode_with_tables(
+    bits: UInt, spec: BlockSpec, tables: Tables, mode: int
+) -> dict[str, UInt] | None:
+    """Parts of a row of mode PROFILE or CONTEXT; None if a channel without a class is not zero."""
+    lanes, model = rans.num_lanes(spec.nbytes), contexts.Model(tables, spec.format)
+    block = bits.reshape(-1, spec.token_numel)
+    live = block[:, model.channels]
+    if np.count_nonzero(block) != np.count_nonzero(live):
+        return None
+    steps, low = contexts.code(live, model, history=mode == CONTEXT)
+    seeds, raw = np.zeros(lanes, np.int64), low[:0].view(np.uint8).reshape(-1)
+    if contexts.low_bits(spec.format):
+        seeds, raw = pack_raw(low.reshape(-1), contexts.low_format(spec.format), lanes)
+    freqs, begins = (contexts.to_lanes(part, lanes) for part in steps)
+    states, words = rans.encode(freqs, begins, seeds)
+    return {"states": states.astype("<u4"), "words": words.astype("<u2"), "raw": raw}
+
+
+def decode_with_tables(row: Row, spec: BlockSpec, tables: Tables) -> UInt:
+    """Bit patterns of the valid elements of a row of mode PROFILE or CONTEXT."""
+    if row.num_valid == 0:
+        raise CorruptDataError("split: a coded row without valid tokens")
+    fmt, model = spec.format, contexts.Model(tables, spec.format)
+    lanes, parts = rans.num_lanes(spec.nbytes), row.parts
+    decoder = rans.Decoder(parts["states"], parts["words"])
+    fields = contexts.decode(decoder, row.num_valid, model, lanes, history=row.mode == CONTEXT)
+    seeds, low = decoder.finish(), np.zeros_like(fields[0])
+    if contexts.low_bits(fmt):
+        flat = unpack_raw(parts["raw"], seeds, low.size, contexts.low_format(fmt))
+        low = flat.reshape(low.shape)
+    elif parts["raw"].size:
+        raise CorruptDataError(f"split: raw part has {parts['raw'].size} bytes, wanted 0")
+    bits = np.zeros((row.num_valid, spec.token_numel), f"u{fmt.itemsize}")
+    bits[:, model.channels] = contexts.join(*fields, low, fmt)
+    return bits.reshape(-1)
 
 
 def seeded(fmt: FloatFormat) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from profiles import bound
 from strategies import make_cache
 
 from kvcodec import BlockSpec, Codec, EncodedBlocks, codec_names, get_codec
@@ -35,6 +36,10 @@ class Case:
         """The interpreter takes about 0.2 ms an operation, and a coder's loop has thousands."""
         return self.impl == "triton" and DEVICE.type == "cpu"
 
+    def codec_for(self, spec: BlockSpec) -> Codec:
+        """The codec; one that needs a profile is bound to a made-up one of that spec."""
+        return bound(self.codec, spec)
+
     def spec(self, dtype: torch.dtype | None = None) -> BlockSpec:
         """A small spec that the codec supports, of one element type if it is named."""
         found = [spec for spec in self.specs() if dtype in (None, spec.dtype)]
@@ -57,7 +62,8 @@ class Case:
         ids = range(len(cache)) if block_ids is None else block_ids
         if self.codec.needs_positions:
             options.setdefault("positions", torch.zeros(len(ids), dtype=torch.int64))
-        return self.codec.compress(cache, list(ids), impl=self.impl, **options)
+        codec = self.codec_for(BlockSpec.of(cache))
+        return codec.compress(cache, list(ids), impl=self.impl, **options)
 
     def decompress(
         self,
@@ -70,7 +76,8 @@ class Case:
         ids = range(len(cache)) if block_ids is None else block_ids
         if self.codec.needs_positions:
             options.setdefault("positions", torch.zeros(len(ids), dtype=torch.int64))
-        done = self.codec.decompress(rows, cache, list(ids), impl=self.impl, **options)
+        codec = self.codec_for(BlockSpec.of(cache))
+        done = codec.decompress(rows, cache, list(ids), impl=self.impl, **options)
         if done is not None:
             done.synchronize()
 

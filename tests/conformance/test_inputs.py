@@ -15,8 +15,9 @@ def refused(case, message, cache, *args, call="compress", **options):
     before = bits(cache) if isinstance(cache, torch.Tensor) and cache.dtype.itemsize < 8 else None
     if call == "decompress":
         cache, args = args[0], (cache, *args[1:])
+    codec = case.codec_for(case.spec())
     with pytest.raises(InvalidInputError, match=message):
-        getattr(case.codec, call)(cache, *args, impl=case.impl, **options)
+        getattr(codec, call)(cache, *args, impl=case.impl, **options)
     cache = args[0] if call == "decompress" else cache
     assert before is None or torch.equal(bits(cache), before)
 
@@ -104,7 +105,7 @@ def test_a_workspace_that_does_not_fit_is_refused(case):
     spec = case.spec()
     cache = cache_of(spec)
     rows = case.compress(cache)
-    nbytes = case.codec.workspace_nbytes(spec, len(cache), case.impl)
+    nbytes = case.codec_for(spec).workspace_nbytes(spec, len(cache), case.impl)
     wrong = [torch.zeros(nbytes, dtype=torch.int8, device=DEVICE)]
     wrong.append(torch.zeros(nbytes + 2, dtype=torch.uint8, device=DEVICE).view(2, -1)[:, ::2])
     if nbytes:
@@ -117,18 +118,19 @@ def test_a_workspace_that_does_not_fit_is_refused(case):
 
 def test_implementations_are_named_or_refused(codec_case):
     """ "auto" serves every codec on the host."""
-    cache = cache_of(codec_case.spec()).cpu()
+    cache, codec = cache_of(codec_case.spec()).cpu(), codec_case.codec_for(codec_case.spec())
     with pytest.raises(InvalidInputError, match="impl is 'fastest', wanted auto or one of"):
-        codec_case.codec.compress(cache, [0], impl="fastest")
-    rows = codec_case.codec.compress(cache, [0, 1, 2])
+        codec.compress(cache, [0], impl="fastest")
+    rows = codec.compress(cache, [0, 1, 2])
     target = torch.empty_like(cache)
-    codec_case.codec.decompress(rows, target, [0, 1, 2])
-    expected = codec_case.codec.decode(rows)
+    codec.decompress(rows, target, [0, 1, 2])
+    expected = codec.decode(rows)
     assert same(target, expected)
 
 
 def test_an_implementation_that_is_missing_is_not_replaced(codec_case, monkeypatch):
     monkeypatch.setattr(type(codec_case.codec), "kernels", "conformance")
+    spec = codec_case.spec()
     for impl in ("vector", "native", "triton"):
         with pytest.raises(ImplementationUnavailableError, match=f"no {impl} implementation"):
-            codec_case.codec.compress(cache_of(codec_case.spec()), [0], impl=impl)
+            codec_case.codec_for(spec).compress(cache_of(spec), [0], impl=impl)

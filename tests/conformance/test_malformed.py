@@ -125,8 +125,8 @@ def test_no_kernel_touches_memory_behind_its_tensors(kernel_case):
     spec = kernel_case.spec()
     kinds = FEW if kernel_case.slow else KINDS
     cache = against_a_guard(cache_of(spec, kinds))
-    rows = EncodedBlocks.empty(kernel_case.codec, spec, len(kinds), DEVICE)
-    nbytes = kernel_case.codec.workspace_nbytes(spec, len(kinds), kernel_case.impl)
+    rows = EncodedBlocks.empty(kernel_case.codec_for(spec), spec, len(kinds), DEVICE)
+    nbytes = rows.codec.workspace_nbytes(spec, len(kinds), kernel_case.impl)
     scratch = against_a_guard(torch.zeros(nbytes, dtype=torch.uint8, device=DEVICE))
     out = EncodedBlocks(
         rows.codec, spec, against_a_guard(rows.payload), against_a_guard(rows.nbytes)
@@ -137,7 +137,7 @@ def test_no_kernel_touches_memory_behind_its_tensors(kernel_case):
     kernel_case.decompress(out, target, workspace=scratch)
     assert same(target, kernel_case.reference.decode(out))
     row, size = out.payload[0].cpu().numpy(), int(out.nbytes[0])
-    nbytes = kernel_case.codec.workspace_nbytes(spec, 1, kernel_case.impl)
+    nbytes = rows.codec.workspace_nbytes(spec, 1, kernel_case.impl)
     scratch = against_a_guard(torch.zeros(nbytes, dtype=torch.uint8, device=DEVICE))
     found = list(damages(row, size, np.random.default_rng(1)))
     for damaged in found[:: 11 if kernel_case.slow else 1]:

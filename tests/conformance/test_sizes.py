@@ -43,7 +43,7 @@ def test_every_used_byte_is_written(case, valid):
     spec = case.spec()
     cache, rows = cache_of(spec), []
     for fill in (0x00, 0xFF):
-        out = EncodedBlocks.empty(case.codec, spec, len(cache), DEVICE)
+        out = EncodedBlocks.empty(case.codec_for(spec), spec, len(cache), DEVICE)
         out.payload.fill_(fill)
         out.nbytes.fill_(-1)
         assert case.compress(cache, num_valid=valid, out=out) is out
@@ -64,7 +64,7 @@ def test_compress_writes_only_into_its_rows(case):
     cache, bound = cache_of(spec), case.codec.max_nbytes(spec)
     buffer = torch.full((len(cache), bound + 48), 0x5C, dtype=torch.uint8, device=DEVICE)
     sizes = torch.full((len(cache) + 2,), -7, dtype=torch.int32, device=DEVICE)
-    out = EncodedBlocks(case.codec, spec, buffer[:, 16:-32], sizes[1:-1])
+    out = EncodedBlocks(case.codec_for(spec), spec, buffer[:, 16:-32], sizes[1:-1])
     assert used(case.compress(cache, out=out)) == used(case.compress(cache))
     assert set(buffer[:, :16].flatten().tolist() + buffer[:, -32:].flatten().tolist()) == {0x5C}
     assert sizes[[0, -1]].tolist() == [-7, -7]
@@ -74,7 +74,7 @@ def test_workspace_of_the_stated_size_is_enough_and_may_hold_anything(case):
     spec = case.spec()
     cache = cache_of(spec)
     rows, decoded = used(case.compress(cache)), case.decode(case.compress(cache))
-    nbytes = case.codec.workspace_nbytes(spec, len(cache), case.impl)
+    nbytes = case.codec_for(spec).workspace_nbytes(spec, len(cache), case.impl)
     buffer = torch.full((nbytes + 32,), 0x5C, dtype=torch.uint8, device=DEVICE)
     for _ in range(2):
         workspace = buffer[:nbytes]
@@ -89,7 +89,7 @@ def test_workspace_of_the_stated_size_is_enough_and_may_hold_anything(case):
 def test_workspace_is_known_before_anything_runs(case):
     for spec in case.specs():
         for num_blocks in (0, 1, 1000):
-            assert case.codec.workspace_nbytes(spec, num_blocks, case.impl) >= 0
+            assert case.codec_for(spec).workspace_nbytes(spec, num_blocks, case.impl) >= 0
 
 
 def test_bounds_hold_for_large_specs(codec_case):

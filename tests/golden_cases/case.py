@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from golden_rans import geometric, integers, to_json
 
-from kvcodec import BlockSpec, EncodedBlocks, get_codec
+from kvcodec import BlockSpec, EncodedBlocks, Profile, get_codec
 from kvcodec.bits import FloatFormat, UInt, from_bits, to_bits
 from kvcodec.frame import dumps, loads
 from kvcodec.identity import Identity
@@ -57,6 +57,7 @@ class Batch:
     codec: str
     spec: BlockSpec
     blocks: tuple[tuple[str, int], ...]
+    profile: Profile | None = None  # whose layer 0 keys the codec is bound to
 
 
 @dataclass(frozen=True)
@@ -79,19 +80,23 @@ class Case:
             kinds = enumerate(batch.blocks, len(inputs))
             cache = torch.stack([make_block(kind, batch.spec, i) for i, (kind, _) in kinds])
             valid = [valid for _, valid in batch.blocks]
+            codec = get_codec(batch.codec)
+            if batch.profile is not None:
+                codec = codec.bind(batch.profile, 0, "key")
             batches.append(
-                get_codec(batch.codec).compress(
-                    cache, range(len(cache)), num_valid=valid, impl="reference"
-                )
+                codec.compress(cache, range(len(cache)), num_valid=valid, impl="reference")
             )
             inputs += little_endian(cache)
         frame = dumps(batches, self.identity)
         yield f"{self.path}.kvc", frame
         yield f"{self.path}.in", inputs
+        for profile in {id(b.profile): b.profile for b in self.batches if b.profile}.values():
+            yield f"{self.path}.profile", profile.to_bytes()
         if not all(batch.codec.lossless for batch in batches):
             yield f"{self.path}.out", b"".join(map(decode, batches))
         if self.identity is not None:
-            stamped = loads(frame).identity
+            profiles = [batch.profile for batch in self.batches if batch.profile]
+            stamped = loads(frame, profiles=profiles).identity
             fields = {"fingerprint": stamped.fingerprint(), "identity": stamped.to_json()}
             yield f"{self.path}.json", to_json(fields)
 
