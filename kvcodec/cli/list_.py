@@ -65,7 +65,7 @@ def describe(name: str) -> dict[str, Any]:
         "codec": name,
         "version": cls.version,
         "summary": (inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " "),
-        "lossless": cls.lossless,
+        "lossless": codec.lossless,
         "bits_per_element": {spec: _bits(get_codec(spec)) for spec in specs},
         "dtypes": formats,
         "implementations": {impl: _why_inactive(codec, impl) for impl in IMPLEMENTATIONS},
