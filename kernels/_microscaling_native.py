@@ -20,7 +20,7 @@ class MicroscalingNative(NativeKernel):
     """See native/microscaling.cpp and native/microscaling.inc."""
 
     def scratch_nbytes(self, spec: BlockSpec, num_blocks: int, num_threads: int) -> int:
-        """A token's head per thread."""
+        """Some heads per thread."""
         size: int = extension().microscaling_scratch(
             spec.head_dim, spec.dtype.itemsize, num_threads
         )

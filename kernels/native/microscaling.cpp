@@ -21,25 +21,40 @@ Layout layout_of(const Plane& plane, const Microscaling& ms) {
   return layout;
 }
 
-i64 worker_scratch(const Plane& plane) { return align16(plane.head_dim * plane.itemsize); }
+constexpr i64 kRun = 512;  // elements that are worth a call; shorter runs are gathered first
+
+// Elements that are gathered at a time: whole heads.
+i64 gathered(const Plane& plane) {
+  return plane.head_dim < kRun ? kRun / plane.head_dim * plane.head_dim : plane.head_dim;
+}
+
+i64 worker_scratch(const Plane& plane) { return align16(gathered(plane) * plane.itemsize); }
+
+bool in_place(const Plane& plane) {
+  return plane.packed_heads() && (plane.run() >= kRun || plane.run() == plane.numel());
+}
 
 // move(elements, offset, length) for the first `count` elements of a block in pieces that lie side
-// by side, or are gathered a head at a time.
+// by side, or are gathered.
 template <class Move>
 void for_each_input(const Plane& plane, i64 id, i64 count, u8* buffer, const Move& move) {
-  if (plane.packed_heads()) return for_each_run(plane, id, 0, count, move);
-  for (i64 first = 0; first < count; first += plane.head_dim) {
-    copy_in(plane, id, first, plane.head_dim, buffer);
-    move(buffer, first, plane.head_dim);
+  if (in_place(plane)) return for_each_run(plane, id, 0, count, move);
+  const i64 step = gathered(plane);
+  for (i64 first = 0; first < count; first += step) {
+    const i64 length = count - first < step ? count - first : step;
+    copy_in(plane, id, first, length, buffer);
+    move(buffer, first, length);
   }
 }
 
 template <class Move>
 void for_each_output(const Plane& plane, i64 id, i64 count, u8* buffer, const Move& move) {
-  if (plane.packed_heads()) return for_each_run(plane, id, 0, count, move);
-  for (i64 first = 0; first < count; first += plane.head_dim) {
-    move(buffer, first, plane.head_dim);
-    copy_out(plane, id, first, plane.head_dim, buffer);
+  if (in_place(plane)) return for_each_run(plane, id, 0, count, move);
+  const i64 step = gathered(plane);
+  for (i64 first = 0; first < count; first += step) {
+    const i64 length = count - first < step ? count - first : step;
+    move(buffer, first, length);
+    copy_out(plane, id, first, length, buffer);
   }
 }
 
