@@ -7,6 +7,7 @@
 //   /tmp/fuzz 20000 1
 //
 // Arguments: blocks to try, seed. The generator is fixed: the same arguments do the same.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -44,16 +45,58 @@ bool equal(const Buffer& a, const Buffer& b, i64 nbytes) {
 constexpr i64 kItemsizes[kNumFormats] = {2, 2, 4, 1, 1};
 constexpr int kExponentShift[kNumFormats] = {7, 10, 23, 3, 2};
 
+// Tables that are as good as the frozen ones here: every instruction set gets the same.
+struct AngleTables {
+  float directions[2048], boundaries[2048];
+  u32 signs[128];
+  i32 logs[2 * 257];
+
+  explicit AngleTables(i64 n) {
+    for (i64 k = 0; k < 2 * n; ++k) {
+      const double angle = 3.141592653589793 * static_cast<double>(k) / static_cast<double>(n);
+      float* const at = (k % 2 == 0 ? directions : boundaries) + k / 2 * 2;
+      at[0] = static_cast<float>(std::cos(angle)), at[1] = static_cast<float>(std::sin(angle));
+    }
+    for (int i = 0; i < 128; ++i) signs[i] = i % 3 == 0 ? 0x80000000u : 0;
+    for (int j = 0; j < 257; ++j) {
+      logs[j] = static_cast<i32>(65536 * std::log2(1 + j / 256.0));
+      logs[257 + j] = static_cast<i32>(8388608 * (std::exp2(j / 256.0) - 1));
+    }
+  }
+};
+
+const AngleTables kTables48(48), kTables128(128);
+
+TurboAngle make_turboangle(i64 source, i64 norm, bool half, bool digits, i64 dim) {
+  const i64 pairs = dim / 2;
+  const AngleTables& tables = digits ? kTables48 : kTables128;
+  TurboAngle t{source, norm, half, {128, 7, 1, 1, (7 * pairs + 7) / 8}, {32, 5, 1, 1, 0},
+               tables.directions, tables.boundaries, tables.signs, tables.logs,
+               tables.logs + 257};
+  if (digits) {  // 10 codes in 7 bytes; n codes below 48 take ceil(5.585 n / 8)
+    const i64 rest = (5585 * (pairs % 10) + 7999) / 8000;
+    t.angles = {48, 0, 10, 7, pairs / 10 * 7 + rest};
+  }
+  t.norms.nbytes = norm == kWholeNorms ? pairs * (half ? 2 : 4) : (5 * pairs + 7) / 8;
+  return t;
+}
+
 // A codec and what it was given.
 struct Codec {
-  int kind;  // 0 raw, 1 split, 2 fp8, 3 bitplane, 4 microscaling
+  int kind;  // 0 raw, 1 split, 2 fp8, 3 bitplane, 4 microscaling, 5 turboangle
   Format format;
   SplitModel model;
   Fp8 fp8;
   Bitplane bitplane;
   Microscaling ms;
+  i64 norm;
+  bool half, digits;
 
+  TurboAngle turboangle(const Plane& plane) const {
+    return make_turboangle(format, norm, half, digits, plane.head_dim);
+  }
   void compress(const Call& call) const {
+    if (kind == 5) turboangle_compress(call, turboangle(call.plane));
     if (kind == 0) raw_compress(call);
     if (kind == 1) split_compress(call, format, model);
     if (kind == 2) fp8_compress(call, fp8);
@@ -61,6 +104,7 @@ struct Codec {
     if (kind == 4) microscaling_compress(call, ms);
   }
   i64 decompress(const Call& call) const {
+    if (kind == 5) return turboangle_decompress(call, turboangle(call.plane));
     if (kind == 0) return raw_decompress(call);
     if (kind == 3) return bitplane_decompress(call, bitplane);
     if (kind == 4) return microscaling_decompress(call, ms);
@@ -69,7 +113,7 @@ struct Codec {
   i64 scratch(const Plane& plane, i64 n) const {
     const i64 one = split_compress_scratch(plane, 1), all = split_decompress_scratch(plane, n);
     return (one > all ? one : all) + fp8_scratch(plane, 1) + bitplane_scratch(plane, 1) +
-           microscaling_scratch(plane, 1);
+           microscaling_scratch(plane, 1) + turboangle_scratch(plane, 1);
   }
 };
 
@@ -127,9 +171,9 @@ Plane make_plane(Random& random, i64 itemsize, i64& nbytes) {
 
 Codec make_codec(Random& random) {
   Codec codec{};
-  codec.kind = random.below(3) == 0 ? static_cast<int>(random.below(5)) : 1;
+  codec.kind = random.below(3) == 0 ? static_cast<int>(random.below(6)) : 1;
   if (random.below(3) == 0) codec.kind = 3;
-  const bool quantizes = codec.kind == 2 || codec.kind == 4;
+  const bool quantizes = codec.kind == 2 || codec.kind >= 4;
   const i64 formats = quantizes ? i64{kNumSources} : i64{kNumFormats};
   codec.format = static_cast<Format>(random.below(formats));
   codec.model = static_cast<SplitModel>(random.below(kNumModels));
@@ -137,6 +181,8 @@ Codec make_codec(Random& random) {
   codec.bitplane = {codec.format, random.below(2) == 0};
   codec.ms = {codec.format, static_cast<Microscaling::Kind>(random.below(4)),
               random.below(2) == 0, nullptr};
+  codec.norm = random.below(3), codec.half = random.below(2) == 0;
+  codec.digits = random.below(2) == 0;
   return codec;
 }
 
@@ -210,6 +256,7 @@ void try_block(Random& random, i64 trial, Tally& tally) {
   Plane plane = make_plane(random, size, cache_nbytes);
   share_scales(random, plane, codec.fp8);
   if (codec.kind == 4 && plane.head_dim % codec.ms.group() != 0) codec.kind = 0;
+  if (codec.kind == 5 && plane.head_dim % 2 != 0) codec.kind = 0;
   const Buffer cache = make_buffer(cache_nbytes, 0x5A);
   const Buffer block = make_buffer(plane.numel() * size, 0);
   fill_block(random, codec.format, block.get(), plane.numel(), plane.token_numel());

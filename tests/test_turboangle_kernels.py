@@ -1,0 +1,73 @@
+"""turboangle's kernels at sizes, packings and damage that the contract suite does not reach."""
+
+import numpy as np
+import pytest
+import torch
+from strategies import KINDS, make_cache
+
+from kvcodec import BlockSpec, EncodedBlocks, get_codec
+from kvcodec.bits import to_bits
+from kvcodec.kernels import _native_call, turboangle_native, turboangle_vector
+from kvcodec.kernels._dense import reference_kernel
+
+ISAS = _native_call.extension().isas() if _native_call._native else []
+KERNELS = [("vector", turboangle_vector.KERNEL)] + [
+    (name, turboangle_native.TurboAngleNative(index)) for index, name in ISAS
+]
+CASES = (
+    ("turboangle", 128, torch.bfloat16),
+    ("turboangle:n=512,norm=fp16", 64, torch.bfloat16),
+    ("turboangle:n=3,norm=fp32", 2, torch.float32),
+    ("turboangle:n=1024,norm_bits=5,norm=log,minmax=fp16", 6, torch.float16),
+    ("turboangle:n=56,norm_bits=7", 100, torch.bfloat16),
+    ("turboangle:n=2,norm_bits=6", 64, torch.float32),
+    ("turboangle:n=1000,norm=log", 30, torch.bfloat16),
+    ("turboangle:n=32,norm_bits=4,minmax=fp16", 66, torch.float32),
+    ("turboangle:n=48", 576, torch.bfloat16),
+)
+
+
+def encode(kernel, codec, cache, num_valid):
+    rows = EncodedBlocks.empty(codec, BlockSpec.of(cache), len(cache))
+    valid = torch.tensor(num_valid, dtype=torch.int32)
+    kernel.compress(cache, torch.arange(len(cache)), valid, rows)
+    return rows
+
+
+def decode(kernel, rows):
+    cache = torch.empty(len(rows), *rows.spec.shape, dtype=rows.spec.dtype)
+    kernel.decompress(rows, cache, torch.arange(len(rows)))
+    return to_bits(cache)
+
+
+@pytest.mark.parametrize("kernel", [kernel for _, kernel in KERNELS], ids=[k for k, _ in KERNELS])
+@pytest.mark.parametrize(("text", "head_dim", "dtype"), CASES)
+def test_rows_and_damaged_rows_equal_the_references(kernel, text, head_dim, dtype):
+    """Bytes after the prefix are anything; every implementation decodes them alike."""
+    codec = get_codec(text)
+    cache = make_cache(BlockSpec(3, 2, head_dim, dtype), KINDS)
+    valid = [3, 2, 1, 0, *[3] * (len(KINDS) - 4)]
+    reference = reference_kernel(codec)
+    rows = encode(reference, codec, cache, valid)
+    assert torch.equal(encode(kernel, codec, cache, valid).payload, rows.payload)
+    noise = np.random.default_rng(0).integers(0, 256, rows.payload.shape, np.uint8)
+    noise[:, :16] = rows.payload[:, :16]
+    damaged = EncodedBlocks(codec, rows.spec, torch.from_numpy(noise), rows.nbytes)
+    for batch in (rows, damaged):
+        np.testing.assert_array_equal(decode(kernel, batch), decode(reference, batch))
+
+
+@pytest.mark.parametrize("kernel", [kernel for _, kernel in KERNELS], ids=[k for k, _ in KERNELS])
+@pytest.mark.parametrize("n", [48, 128, 1024])
+def test_estimates_never_decide_an_angle(kernel, n):
+    """Directions, boundaries, and one step to either side: vectors of one pair."""
+    turn = np.arange(4 * n) / (4 * n) * 2 * np.pi
+    radius = np.float32(1 + 2.0**-12)
+    steps = np.stack([np.cos(turn), np.sin(turn)], -1).astype(np.float32) * radius
+    blocks = np.stack([np.nextafter(steps, np.float32(at)) for at in (-2, 2)] + [steps])
+    # head_dim 2: H makes (a + b, a - b) / sqrt 2, an eighth of a turn and a reflection
+    cache = torch.from_numpy(blocks.reshape(3, 4 * n, 1, 2))
+    codec = get_codec(f"turboangle:n={n},norm=fp32")
+    valid = [4 * n] * 3
+    rows = encode(reference_kernel(codec), codec, cache, valid)
+    assert torch.equal(encode(kernel, codec, cache, valid).payload, rows.payload)
