@@ -38,14 +38,8 @@ def load_row(plane_ptr, row, column, rows, W: tl.constexpr, TILE: tl.constexpr):
 @triton.jit
 def load_bases(bases_ptr, pair, C: tl.constexpr, E: tl.constexpr, AT: tl.constexpr):
     """Bases of both elements of a pair, at bit AT of the halves of a word."""
-    if C % 2 == 0:
-        pairs_ptr = bases_ptr.to(tl.pointer_type(tl.uint16))
-        two = tl.load(pairs_ptr + pair % (C // 2)).to(tl.uint32)
-        even = two & 0xFF
-        odd = two >> 8
-    else:
-        even = tl.load(bases_ptr + (2 * pair) % C).to(tl.uint32)
-        odd = tl.load(bases_ptr + (2 * pair + 1) % C).to(tl.uint32)
+    even = tl.load(bases_ptr + (2 * pair) % C).to(tl.uint32)
+    odd = tl.load(bases_ptr + (2 * pair + 1) % C).to(tl.uint32)
     return ((even | (odd << 16)) & (((1 << E) - 1) * 0x10001)) << AT
 
 

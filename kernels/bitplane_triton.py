@@ -102,7 +102,7 @@ def compress(
         source, ids, valid, rows, counts, out.nbytes,
         *source.stride(), rows.stride(0), out.nbytes.stride(0),
         **block, ENDS=ends_offset(spec), PAIRED=pairs is not None,
-        TILES=grid[1], POW2_TILES=triton.next_power_of_2(grid[1]), num_warps=16,
+        TILES=grid[1], POW2_TILES=triton.next_power_of_2(grid[1]), num_warps=8,
     )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def decompress(
     grid = n, num_tiles(spec)
     decode_kernel[grid](
         rows, encoded.nbytes, target, ids, *sizes, *target.stride(),
-        **block, ENDS=ends, PAIRED=pairs is not None, num_warps=1,
+        **block, ENDS=ends, PAIRED=pairs is not None, num_warps=2,
     )  # fmt: skip
     patch_kernel[grid](
         rows, encoded.nbytes, elements, ids, *sizes, *elements.stride(),
