@@ -57,12 +57,18 @@ u8* put_stream(const Tile& tile, const Scratch& scratch, u8* at, const u8* end, 
   }
   const i64 words = (3 * count + 31) / 32;
   if (4 * words > end - at) return nullptr;
+  const u8 *bases[kSlots], *exponents[kSlots];
+  for (i64 slot = 0; slot < tile.slots(); ++slot) {
+    bases[slot] = tile.slot_bases(slot);
+    exponents[slot] = scratch.exponents + 2 * (slot * tile.row_words + tile.first);
+  }
   u64 bits = 0;
   int filled = 0;
   for (i64 column = 0; column < tile.columns; ++column) {
     for (u32 left = tile.more[column]; left != 0; left &= left - 1) {
-      const u32 i = element_of(tile, column, __builtin_ctz(left));
-      const u32 d = (u32{scratch.exponents[i]} - scratch.bases[i % tile.channels]) & 15;
+      const int bit = __builtin_ctz(left);
+      const i64 slot = bit / 2, i = 2 * column + bit % 2;
+      const u32 d = (u32{exponents[slot][i]} - bases[slot][i]) & 15;
       bits |= u64{d == 3 ? 0 : d & 7} << filled;
       filled += 3;
       if (filled >= 32) {
