@@ -173,9 +173,10 @@ CENTRED = Peer("openzl bf16, FSE, centred exponents", "openzl.ext", openzl("Fse"
 def centred(blocks: np.ndarray) -> np.ndarray:
     """Blocks [n, tokens, heads, dim] with each channel's mean exponent taken to 127, modulo 256.
 
-    The means are of the data itself, so the result bounds what a calibrated codec could gain.
+    The means are of each block itself. A reader would need them too, one byte a channel, which is
+    not counted: the result bounds what centring could give this coder.
     """
     exponent = (blocks >> 7 & 0xFF).astype(np.int64)
-    shift = np.rint(exponent.mean((0, 1))).astype(np.int64) - 127
+    shift = np.rint(exponent.mean(1, keepdims=True)).astype(np.int64) - 127
     moved = ((exponent - shift) & 0xFF).astype(np.uint16)
     return blocks & 0x807F | moved << 7

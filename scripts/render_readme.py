@@ -51,9 +51,9 @@ def bench_table(rows: list[dict[str, str]]) -> str:
     lines = [
         f"{first['gpu'] or first['cpu']} ({first['native']}), {first['date']}{load}.",
         "",
-        "| codec | unit | " + " | ".join(f"ratio, {name}" for name in datasets)
+        "| codec | unit | SQNR | " + " | ".join(f"ratio, {name}" for name in datasets)
         + " | encode GB/s | decode GB/s |",
-        "|---" * (4 + len(datasets)) + "|",
+        "|---" * (5 + len(datasets)) + "|",
     ]  # fmt: skip
     order = [codec for codec, _ in found]  # as measured; copies first, blocks before buffer
     ranks = {key: ("copy" not in key[0], order.index(key[0]), key[1]) for key in found}
@@ -64,10 +64,12 @@ def bench_table(rows: list[dict[str, str]]) -> str:
             ratios.append(f"{float(row['ratio']):.3f}" if row else "")
         copy = _gbps(cells.get((timed, "copy")))
         speeds = [_gbps(cells.get((timed, op))) or copy for op in ("encode", "decode")]
-        lines.append(f"| {codec} | {unit} | {' | '.join([*ratios, *speeds])} |")
+        noise = next(iter(cells.values()))["sqnr_db"]
+        error = f"{float(noise):.0f} dB" if noise else "exact"
+        lines.append(f"| {codec} | {unit} | {' | '.join([error, *ratios, *speeds])} |")
     for row in rows:
         if row["op"] in ("missing", "failed"):
-            empty = " |" * (3 + len(datasets))
+            empty = " |" * (4 + len(datasets))
             lines.append(f"| {row['codec']} ({row['op']}) |{empty}")
     return "\n".join(lines) + "\n"
 

@@ -80,7 +80,7 @@ def test_centring_moves_exponents_and_can_be_undone():
     moved = peers.centred(x)
     assert np.array_equal(moved & 0x807F, x & 0x807F)
     shift = (moved >> 7 & 0xFF).astype(int) - (x >> 7 & 0xFF).astype(int)
-    assert (shift % 256 == shift[:1, :1] % 256).all()  # one for each channel
+    assert (shift % 256 == shift[:, :1] % 256).all()  # one for each channel of a block
 
 
 @pytest.mark.parametrize("how", ["none", "min", "mode"])
