@@ -19,6 +19,8 @@ PRESETS: dict[str, str] = {
     "fast": "fp8:scale=head",
     "balanced": "key=split,value=fp8",
     "small": "fp8:scale=block,first_blocks=1",
+    "kivi-4": "key=int4:axis=channel,value=int4",
+    "kivi-2": "key=int4:bits=2,axis=channel,value=int4:bits=2",
 }
 
 
