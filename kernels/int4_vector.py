@@ -97,15 +97,13 @@ def quantize(x: torch.Tensor, codec: Int4) -> tuple[UInt, UInt, UInt]:
 def ends(x: torch.Tensor, codec: Int4, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Smallest and largest finite value of each group, fp32 [n, *meta_shape]; 0 where none is."""
     finite = x.abs() < INF
-    pieces = [
-        (where.amin(axis, keepdim=True), other.amax(axis, keepdim=True))
-        for where, other in zip(
-            torch.where(finite, x, INF).split(codec.group, axis),
-            torch.where(finite, x, -INF).split(codec.group, axis),
-            strict=True,
-        )
+    above, below = torch.where(finite, x, INF), torch.where(finite, x, -INF)
+    groups = [
+        (begin, min(codec.group, x.shape[axis] - begin))
+        for begin in range(0, x.shape[axis], codec.group)
     ]
-    low, high = (torch.cat(ends, axis) for ends in zip(*pieces, strict=True))
+    low = torch.cat([above.narrow(axis, *g).amin(axis, keepdim=True) for g in groups], axis)
+    high = torch.cat([below.narrow(axis, *g).amax(axis, keepdim=True) for g in groups], axis)
     empty = low > high
     return low.masked_fill_(empty, 0).add_(0.0), high.masked_fill_(empty, 0).add_(0.0)
 
