@@ -18,12 +18,21 @@ import kvcodec
 from kvcodec import BlockSpec, EncodedBlocks
 from kvcodec.bits import int_view
 from kvcodec.codec import Codec
-from kvcodec.kernels import _native_call, fp8_native, raw_native, split_native
+from kvcodec.kernels import (
+    _native_call,
+    fp8_native,
+    int4_native,
+    raw_native,
+    split_native,
+    turboquant_native,
+)
 
 KERNELS = {
     "raw": raw_native.RawNative,
     "split": split_native.SplitNative,
     "fp8": fp8_native.Fp8Native,
+    "int4": int4_native.Int4Native,
+    "turboquant": turboquant_native.TurboquantNative,
 }
 SHAPES = ((256, 1, 128), (64, 3, 64))  # 64 and 24 KiB of bf16
 

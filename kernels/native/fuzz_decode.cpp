@@ -11,7 +11,8 @@
 #include <cstdlib>
 #include <memory>
 
-#include "call.h"
+#include "int4.h"
+#include "turboquant.h"
 
 using namespace kv;
 
@@ -46,22 +47,29 @@ constexpr int kExponentShift[kNumFormats] = {7, 10, 23, 3, 2};
 
 // A codec and what it was given.
 struct Codec {
-  int kind;  // 0 raw, 1 split, 2 fp8
+  int kind;  // 0 raw, 1 split, 2 fp8, 3 int4, 4 turboquant
   Format format;
   Fp8 fp8;
+  Int4 int4;
+  Turboquant turboquant;
 
   void compress(const Call& call) const {
     if (kind == 0) raw_compress(call);
     if (kind == 1) split_compress(call, format);
     if (kind == 2) fp8_compress(call, fp8);
+    if (kind == 3) int4_compress(call, int4);
+    if (kind == 4) turboquant_compress(call, turboquant);
   }
   i64 decompress(const Call& call) const {
     if (kind == 0) return raw_decompress(call);
+    if (kind == 3) return int4_decompress(call, int4);
+    if (kind == 4) return turboquant_decompress(call, turboquant);
     return kind == 1 ? split_decompress(call, format) : fp8_decompress(call, fp8);
   }
   i64 scratch(const Plane& plane, i64 n) const {
     const i64 one = split_compress_scratch(plane, 1), all = split_decompress_scratch(plane, n);
-    return (one > all ? one : all) + fp8_scratch(plane, 1);
+    return (one > all ? one : all) + fp8_scratch(plane, 1) + int4_scratch(plane, 1) +
+           turboquant_scratch(plane, 1);
   }
 };
 
@@ -115,10 +123,14 @@ Plane make_plane(Random& random, i64 itemsize, i64& nbytes) {
 
 Codec make_codec(Random& random) {
   Codec codec{};
-  codec.kind = random.below(4) == 0 ? static_cast<int>(random.below(3)) : 1;
-  const i64 formats = codec.kind == 2 ? i64{kNumSources} : i64{kNumFormats};
+  codec.kind = random.below(4) == 0 ? static_cast<int>(random.below(5)) : 1;
+  const i64 formats = codec.kind >= 2 ? i64{kNumSources} : i64{kNumFormats};
   codec.format = static_cast<Format>(random.below(formats));
   codec.fp8 = {codec.format, random.below(2), random.below(3), nullptr};
+  const i64 group = i64{16} << random.below(3);
+  codec.int4 = {codec.format, random.below(3), 2 + 2 * random.below(2), group,
+                random.below(2) == 0};
+  codec.turboquant = {codec.format, 1 + random.below(4), random.below(2) == 0};
   return codec;
 }
 
@@ -180,6 +192,7 @@ void try_block(Random& random, i64 trial, Tally& tally) {
   const i64 size = kItemsizes[codec.format];
   i64 cache_nbytes = 0;
   Plane plane = make_plane(random, size, cache_nbytes);
+  if (codec.kind >= 3 && plane.head_dim % 8 != 0) return;  // a head that fills no bytes
   const Buffer cache = make_buffer(cache_nbytes, 0x5A);
   const Buffer block = make_buffer(plane.numel() * size, 0);
   fill_block(random, codec.format, block.get(), plane.numel());
@@ -252,7 +265,7 @@ void try_block(Random& random, i64 trial, Tally& tally) {
     call.plane.data = expected.get();
     copy_in(call.plane, id, 0, plane.numel(), back.get());
     std::memset(block.get() + used, 0, static_cast<std::size_t>(plane.numel() * size - used));
-    if (codec.kind != 2 && !equal(back, block, plane.numel() * size)) {
+    if (codec.kind < 2 && !equal(back, block, plane.numel() * size)) {
       fail("a block did not come back", trial);
     }
     // everything but the block is as it was

@@ -1,4 +1,5 @@
 // Plain C++: any processor, vectorised as far as the compiler does for the baseline target.
+#include <limits>
 #include <type_traits>
 
 #include "isa.h"
@@ -12,6 +13,8 @@ namespace {
 #include "fields.inc"
 #include "lanes.inc"
 #include "scales.inc"
+#include "int4.inc"
+#include "turboquant.inc"
 
 // Without branches on the data, for whole rounds whose words are surely there.
 template <int kLanes>
