@@ -81,8 +81,8 @@ def quantize(x: torch.Tensor, codec: Int4) -> tuple[UInt, UInt, UInt]:
     fmt = codec.meta_format
     zeros = round_down(low.numpy(), fmt)
     zero = exact.widen(zeros, fmt)
-    step = exact.div(exact.sub(high.numpy(), zero), np.float32(codec.top))
-    scales = round_up(step, fmt)
+    span = np.maximum(exact.sub(high.numpy(), zero), np.float32(0))
+    scales = round_up(exact.div(span, np.float32(codec.top)), fmt)
     x.sub_(spread(zero, codec, axis, x.shape[axis]))
     x.div_(spread(exact.widen(scales, fmt), codec, axis, x.shape[axis]))
     x.nan_to_num_(0, INF, 0).clamp_(0, codec.top).add_(float(ROUNDER))

@@ -12,7 +12,8 @@
 #include <cstdlib>
 #include <memory>
 
-#include "call.h"
+#include "int4.h"
+#include "turboquant.h"
 
 using namespace kv;
 
@@ -83,7 +84,7 @@ TurboAngle make_turboangle(i64 source, i64 norm, bool half, bool digits, i64 dim
 
 // A codec and what it was given.
 struct Codec {
-  int kind;  // 0 raw, 1 split, 2 fp8, 3 bitplane, 4 microscaling, 5 turboangle
+  int kind;  // raw, split, fp8, bitplane, microscaling, turboangle, int4, turboquant
   Format format;
   SplitModel model;
   Fp8 fp8;
@@ -91,6 +92,8 @@ struct Codec {
   Microscaling ms;
   i64 norm;
   bool half, digits;
+  Int4 int4;
+  Turboquant turboquant;
 
   TurboAngle turboangle(const Plane& plane) const {
     return make_turboangle(format, norm, half, digits, plane.head_dim);
@@ -102,18 +105,23 @@ struct Codec {
     if (kind == 2) fp8_compress(call, fp8);
     if (kind == 3) bitplane_compress(call, bitplane);
     if (kind == 4) microscaling_compress(call, ms);
+    if (kind == 6) int4_compress(call, int4);
+    if (kind == 7) turboquant_compress(call, turboquant);
   }
   i64 decompress(const Call& call) const {
     if (kind == 5) return turboangle_decompress(call, turboangle(call.plane));
     if (kind == 0) return raw_decompress(call);
     if (kind == 3) return bitplane_decompress(call, bitplane);
     if (kind == 4) return microscaling_decompress(call, ms);
+    if (kind == 6) return int4_decompress(call, int4);
+    if (kind == 7) return turboquant_decompress(call, turboquant);
     return kind == 1 ? split_decompress(call, format, model) : fp8_decompress(call, fp8);
   }
   i64 scratch(const Plane& plane, i64 n) const {
     const i64 one = split_compress_scratch(plane, 1), all = split_decompress_scratch(plane, n);
     return (one > all ? one : all) + fp8_scratch(plane, 1) + bitplane_scratch(plane, 1) +
-           microscaling_scratch(plane, 1) + turboangle_scratch(plane, 1);
+           microscaling_scratch(plane, 1) + turboangle_scratch(plane, 1) + int4_scratch(plane, 1) +
+           turboquant_scratch(plane, 1);
   }
 };
 
@@ -171,7 +179,7 @@ Plane make_plane(Random& random, i64 itemsize, i64& nbytes) {
 
 Codec make_codec(Random& random) {
   Codec codec{};
-  codec.kind = random.below(3) == 0 ? static_cast<int>(random.below(6)) : 1;
+  codec.kind = random.below(3) == 0 ? static_cast<int>(random.below(8)) : 1;
   if (random.below(3) == 0) codec.kind = 3;
   const bool quantizes = codec.kind == 2 || codec.kind >= 4;
   const i64 formats = quantizes ? i64{kNumSources} : i64{kNumFormats};
@@ -183,6 +191,10 @@ Codec make_codec(Random& random) {
               random.below(2) == 0, nullptr};
   codec.norm = random.below(3), codec.half = random.below(2) == 0;
   codec.digits = random.below(2) == 0;
+  const i64 group = i64{16} << random.below(3);
+  codec.int4 = {codec.format, random.below(3), 2 + 2 * random.below(2), group,
+                random.below(2) == 0};
+  codec.turboquant = {codec.format, 1 + random.below(4), random.below(2) == 0};
   return codec;
 }
 
@@ -257,6 +269,7 @@ void try_block(Random& random, i64 trial, Tally& tally) {
   share_scales(random, plane, codec.fp8);
   if (codec.kind == 4 && plane.head_dim % codec.ms.group() != 0) codec.kind = 0;
   if (codec.kind == 5 && plane.head_dim % 2 != 0) codec.kind = 0;
+  if (codec.kind >= 6 && plane.head_dim % 8 != 0) codec.kind = 0;  // a head that fills no bytes
   const Buffer cache = make_buffer(cache_nbytes, 0x5A);
   const Buffer block = make_buffer(plane.numel() * size, 0);
   fill_block(random, codec.format, block.get(), plane.numel(), plane.token_numel());

@@ -28,6 +28,30 @@ struct TurboAngle {
   const i32 *log_table, *power_table;    // [257]
 };
 
+// int4: ends (smallest and largest finite value) of groups, scales and zeros from them, codes. An
+// array of sources or of types of scales is in the order of bf16, fp16, fp32.
+struct Int4Loops {
+  void (*group_ends[kNumSources])(const u8* bits, i64 n, i64 group, float* low, float* high);
+  void (*channel_ends[kNumSources])(const u8* bits, i64 n, bool first, u8* lows, u8* highs);
+  void (*finish_ends[kNumSources])(const u8* lows, const u8* highs, i64 n, float* low, float* high);
+  void (*measure[kNumSources])(const float* low, const float* high, i64 n, float top, u8* scales,
+                               u8* zeros, float* scale, float* zero);
+  void (*meta_values[kNumSources])(const u8* meta, i64 n, float* values);
+  void (*encode[kNumSources])(const u8* bits, i64 n, const float* scale, const float* zero,
+                              int width, u8* packed);
+  void (*decode[kNumSources])(const u8* packed, i64 n, const float* scale, const float* zero,
+                              int width, u8* bits);
+};
+
+// turboquant: a vector to codes, returning its norm, and back.
+struct TurboquantLoops {
+  float (*encode[kNumSources])(const u8* bits, i64 n, i64 code_bits, const u32* signs,
+                               const float* edges, float* work, u8* plane0, u8* plane1);
+  void (*decode[kNumSources])(const u8* plane0, const u8* plane1, i64 n, i64 code_bits,
+                              const u32* signs, const float* levels, float norm, float* work,
+                              u8* bits);
+};
+
 struct Isa {
   const char* name;
 
@@ -95,6 +119,8 @@ struct Isa {
   void (*bitplane_count)(const u8* planes, i64 row_words, i64 rows, i64 columns, u32* counts);
   void (*bitplane_pack[kNumFormats][2])(Tile& tile);
   void (*bitplane_unpack[kNumFormats][2])(const Tile& tile);
+  Int4Loops int4;
+  TurboquantLoops turboquant;
 };
 
 // Instruction sets of this build, ascending; null where this machine lacks them.

@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include <limits>
 #include <type_traits>
 
 #include "isa.h"
@@ -27,6 +28,8 @@ namespace {
 #include "turboangle.inc"
 #include "microscaling.inc"
 #include "bitplane.inc"
+#include "int4.inc"
+#include "turboquant.inc"
 
 // By mask of the lanes that read a word: the shuffle that brings the next words to their lanes,
 // zero-extended, from a copy of the words in either half.

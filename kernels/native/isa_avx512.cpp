@@ -8,6 +8,7 @@
 #include <immintrin.h>
 #endif
 
+#include <limits>
 #include <type_traits>
 
 #include "isa.h"
@@ -35,6 +36,8 @@ namespace {
 #include "turboangle.inc"
 #include "microscaling.inc"
 #include "bitplane.inc"
+#include "int4.inc"
+#include "turboquant.inc"
 
 inline __m512i broadcast(u32 v) { return _mm512_set1_epi32(static_cast<int>(v)); }
 

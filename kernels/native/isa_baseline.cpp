@@ -1,4 +1,5 @@
 // Plain C++: any processor, vectorised as far as the compiler does for the baseline target.
+#include <limits>
 #include <type_traits>
 
 #include "isa.h"
@@ -16,6 +17,8 @@ namespace {
 #include "turboangle.inc"
 #include "microscaling.inc"
 #include "bitplane.inc"
+#include "int4.inc"
+#include "turboquant.inc"
 
 // Without branches on the data, for whole rounds whose words are surely there.
 template <int kLanes>

@@ -175,7 +175,7 @@ class Int4(Quantizer):
         high = np.where(empty, 0, high) + np.float32(0)
         zeros = round_down(low, self.meta_format)
         zero = exact.widen(zeros, self.meta_format)
-        span = exact.sub(high, zero)
+        span = np.maximum(exact.sub(high, zero), np.float32(0))  # below 0 only past meta's range
         scales = round_up(exact.div(span, np.float32(self.top)), self.meta_format)
         q = exact.div(exact.sub(x, zero), exact.widen(scales, self.meta_format))
         q = np.where(q > 0, np.minimum(q, np.float32(self.top)), np.float32(0))  # NaN: 0
