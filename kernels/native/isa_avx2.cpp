@@ -25,10 +25,11 @@ namespace {
 #include "lanes.inc"
 #include "centres.inc"
 #include "scales.inc"
-#include "turboangle.inc"
+#include "rotation.inc"
 #include "microscaling.inc"
 #include "bitplane.inc"
 #include "int4.inc"
+#include "turboangle.inc"
 #include "turboquant.inc"
 
 // By mask of the lanes that read a word: the shuffle that brings the next words to their lanes,

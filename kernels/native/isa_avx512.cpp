@@ -33,10 +33,11 @@ namespace {
 #include "lanes.inc"
 #include "centres.inc"
 #include "scales.inc"
-#include "turboangle.inc"
+#include "rotation.inc"
 #include "microscaling.inc"
 #include "bitplane.inc"
 #include "int4.inc"
+#include "turboangle.inc"
 #include "turboquant.inc"
 
 inline __m512i broadcast(u32 v) { return _mm512_set1_epi32(static_cast<int>(v)); }

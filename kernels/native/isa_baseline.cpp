@@ -14,10 +14,11 @@ namespace {
 #include "lanes.inc"
 #include "centres.inc"
 #include "scales.inc"
-#include "turboangle.inc"
+#include "rotation.inc"
 #include "microscaling.inc"
 #include "bitplane.inc"
 #include "int4.inc"
+#include "turboangle.inc"
 #include "turboquant.inc"
 
 // Without branches on the data, for whole rounds whose words are surely there.
