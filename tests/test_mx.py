@@ -19,6 +19,7 @@ from kvcodec.codecs._microscaling import power_of_two
 from kvcodec.codecs.mxfp4 import Mxfp4
 from kvcodec.codecs.mxfp8 import Mxfp8
 from kvcodec.errors import CorruptDataError, InvalidInputError, UnsupportedSpecError
+from kvcodec.kernels import _mx_triton
 
 CODECS = {"e2m1": Mxfp4(), "e4m3fn": Mxfp8(), "e5m2": Mxfp8("e5m2")}
 THEIRS = {
@@ -30,6 +31,12 @@ LARGEST = {"e2m1": 6.0, "e4m3fn": 448.0, "e5m2": 57344.0}
 RUNS = [(target, impl) for target, codec in CODECS.items() for impl in impls(codec.name)]
 HOST = [run for run in RUNS if run[1] != "triton"]
 VALID = [2, 3, 0]
+
+
+@pytest.fixture(autouse=True)
+def large_tiles(monkeypatch):
+    """The interpreter takes its time per operation, whatever the size of the tile."""
+    monkeypatch.setattr(_mx_triton, "ROWS", 1 << 10)
 
 
 def codes_of(rows):

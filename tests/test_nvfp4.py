@@ -19,11 +19,18 @@ from kvcodec.bits import DTYPES, FORMATS, from_bits, to_bits
 from kvcodec.codecs import _microscaling
 from kvcodec.codecs.nvfp4 import Nvfp4
 from kvcodec.errors import CorruptDataError, InvalidInputError, UnsupportedSpecError
+from kvcodec.kernels import nvfp4_triton
 
 IMPLS = impls("nvfp4")
 HOST = [impl for impl in IMPLS if impl != "triton"]
 UNIT = Nvfp4(given=1.0)  # a group with a 6 has scale 1, and its codes are e2m1(x)
 VARIANTS = [Nvfp4(), Nvfp4(four_over_six=True), Nvfp4(given=0.01), Nvfp4(True, 0.37)]
+
+
+@pytest.fixture(autouse=True)
+def large_tiles(monkeypatch):
+    """The interpreter takes its time per operation, whatever the size of the tile."""
+    monkeypatch.setattr(nvfp4_triton, "ROWS", 1 << 10)
 
 
 def codes_of(rows):

@@ -17,8 +17,8 @@ class Mxfp4(Mx):
     Args:
         entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
 
-    NaN becomes +6, infinity 6 with its sign. Error: a quarter of the value down to the scale, half
-    of the scale's half below it, up to a quarter where the group's largest saturates. Cost: 4.25
+    NaN becomes +6, infinity 6 with its sign. Error: at most a quarter of the value above the scale,
+    also where the largest of a group saturates, and a quarter of the scale below it. Cost: 4.25
     bits per element. Format: formats/mxfp4.md.
     """
 
