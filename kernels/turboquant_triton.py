@@ -206,9 +206,13 @@ def decompress(
 
 
 def vectors(spec: BlockSpec) -> tuple[int, int]:
-    """Vectors of a tile, and head_dim padded to a power of two."""
+    """Vectors of a tile, and head_dim padded to a power of two.
+
+    Half a tile where there is padding: each stage then keeps both its input and its result.
+    """
     d_pad: int = triton.next_power_of_2(spec.head_dim)
-    return max(1, TILE // d_pad), d_pad
+    tile = TILE if d_pad == spec.head_dim else TILE // 2
+    return max(1, tile // d_pad), d_pad
 
 
 def grid(spec: BlockSpec, n: int) -> tuple[int, int]:
