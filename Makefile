@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 INPUTS := pyproject.toml setup.py constraints.txt requirements/model.txt $(wildcard kernels/native/*)
 
-.PHONY: help eval bench test lint unit wheel kernels mutants fuzz format clean
+.PHONY: help eval bench test lint unit wheel kernels interpreter mutants fuzz format clean
 
 help:
 	@echo "make eval     a real model's cache through the codecs: size, perplexity, divergence"
@@ -12,6 +12,7 @@ help:
 	@echo "make test     lint, types, the whole suite, and the built wheel in a fresh environment"
 	@echo "make lint     ruff and mypy       make unit   pytest       make wheel   wheel smoke test"
 	@echo "make kernels  compile every Triton kernel for every GPU and hold it to its budget"
+	@echo "make interpreter  the whole contract of every Triton kernel in the interpreter, an hour"
 	@echo "make mutants  seed bugs in the kernels and see that the suite notices each"
 	@echo "make fuzz     native decoders under sanitizers; FUZZ=blocks"
 	@echo "make format   rewrite sources in house style                make clean   remove .venv"
@@ -55,6 +56,9 @@ wheel: .venv/.test
 
 kernels: .venv/.test
 	$(BIN)/python benchmarks/aot.py
+
+interpreter: .venv/.test
+	$(BIN)/python -m pytest -n 2 -m interpreter
 
 mutants: .venv/.test
 	$(BIN)/python tests/mutants.py

@@ -88,6 +88,7 @@ def smollm2():
         return load_model("smollm2-135m", "cpu")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items):
     """With `--dist loadgroup` everything that needs the model runs in one worker."""
     for item in items:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import strategies as st
 
 from kvcodec import BlockSpec
 from kvcodec.bits import FORMATS, from_bits
 
+INTERPRETED = not torch.cuda.is_available()
 FLOATS = [d for d in FORMATS if d.is_floating_point]
 FINITE = ("normal", "wild_channels", "zeros", "constant", "zero_channel", "outlier")
 KINDS = (*FINITE, "random_bits", "ramp", "two_symbols", "specials")
@@ -95,6 +97,12 @@ def all_patterns(spec: BlockSpec, order: str) -> torch.Tensor:
     num_blocks = -(-patterns.size // spec.numel)
     bits = np.resize(patterns, num_blocks * spec.numel).astype(f"u{spec.dtype.itemsize}")
     return from_bits(bits.reshape(num_blocks, *spec.shape), spec.dtype)
+
+
+def in_suite(impls: Sequence[str]) -> list[object]:
+    """Implementations as parameters; the interpreter's turn comes with `make interpreter`."""
+    slow = pytest.mark.interpreter
+    return [pytest.param(i, marks=slow) if i == "triton" and INTERPRETED else i for i in impls]
 
 
 @st.composite

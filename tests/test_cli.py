@@ -13,8 +13,9 @@ from transformers import LlamaForCausalLM
 
 import kvcodec
 from kvcodec import frame, registry
-from kvcodec.cli import main
+from kvcodec.cli import eval_, main
 from kvcodec.codecs.raw import Raw
+from kvcodec.plan import Plan
 
 FRAME_NBYTES = 2 * (16 + 16 * 2 * 64 * 2)  # two raw rows: prefix, bf16 elements
 
@@ -228,12 +229,14 @@ def test_eval_prints_a_row_per_codec_and_writes_json_and_plot(run, model_dir, te
     assert str(text_file) in out
 
 
-def test_eval_without_codecs_takes_the_default_ones(run, model_dir, text_file):
+def test_eval_without_codecs_takes_the_default_ones(run, model_dir, text_file, monkeypatch):
+    assert all(Plan.parse(codec) for codec in eval_.DEFAULT_CODECS)
+    monkeypatch.setattr(eval_, "DEFAULT_CODECS", ("raw", "fp8:scale=head", "key=split,value=fp8"))
     code, out, _ = run("eval", "--model", model_dir, "--text", text_file, *SMALL, "--tokens", 1)
     assert code == 0
     assert "scored    1 tokens" in out
-    for codec in ("raw ", "split ", "fp8 ", "fp8:scale=block ", "key=split,value=fp8 "):
-        assert any(line.startswith(codec) for line in out.splitlines())
+    for codec in eval_.DEFAULT_CODECS:
+        assert any(line.startswith(f"{codec} ") for line in out.splitlines())
 
 
 def test_eval_of_0_tokens_means_the_whole_text(run, model_dir, text_file):

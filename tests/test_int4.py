@@ -11,6 +11,7 @@ import torch
 from boundaries import BLOCKS, make
 from fp8_rows import DEVICE, ELEMENTS, decode, encode, random_blocks
 from rationals import WIDTHS, round_to, top_finite, value_of
+from strategies import in_suite
 
 from kvcodec import BlockSpec, EncodedBlocks, Plan, get_codec
 from kvcodec.bits import DTYPES, to_bits
@@ -309,7 +310,7 @@ def test_kivi_plans_cut_keys_along_tokens_and_values_along_channels(bits):
     assert get_codec(str(plan.key)) == plan.key
 
 
-@pytest.mark.parametrize("impl", [i for i in IMPLS if i != "reference"])
+@pytest.mark.parametrize("impl", in_suite([i for i in IMPLS if i != "reference"]))
 @pytest.mark.parametrize(
     "codec", [Int4(), Int4(2, "channel", 16, "fp32"), Int4(2), Int4(4, "channel")], ids=str
 )

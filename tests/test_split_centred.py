@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conformance.cases import DEVICE
-from strategies import KINDS, make_cache
+from strategies import KINDS, in_suite, make_cache
 from test_split_format import FLOATS, PLANES, align, read_split
 
 from kvcodec import BlockSpec, get_codec
@@ -128,7 +128,7 @@ def test_a_plain_reader_refuses_a_centred_row(impl):
         PLAIN.decompress(plain, torch.zeros(1, *spec.shape, dtype=spec.dtype), [0], impl=impl)
 
 
-@pytest.mark.parametrize("impl", ["vector", "native", "triton"])
+@pytest.mark.parametrize("impl", in_suite(["vector", "native", "triton"]))
 @pytest.mark.parametrize("fmt", FLOATS, ids=[f.name for f in FLOATS])
 def test_implementations_equal_the_reference_around_the_choice_of_mode(impl, fmt):
     spec = BlockSpec(9, 3, 35, fmt.dtype)

@@ -14,6 +14,7 @@ import torch
 from boundaries import BLOCKS, make
 from fp8_rows import DEVICE, ELEMENTS, decode, encode, random_blocks
 from rationals import WIDTHS, round_to, top_finite, value_of
+from strategies import in_suite
 
 from kvcodec import BlockSpec
 from kvcodec.bits import DTYPES, from_bits, to_bits
@@ -318,7 +319,7 @@ def test_norms_saturate_at_the_largest_fp16():
     assert top_finite("fp16") == 0x7BFF
 
 
-@pytest.mark.parametrize("impl", [i for i in IMPLS if i != "reference"])
+@pytest.mark.parametrize("impl", in_suite([i for i in IMPLS if i != "reference"]))
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
 @pytest.mark.parametrize("shape", [(5, 3, 80), (16, 1, 128), (3, 2, 576), (7, 1, 8)])
 def test_rows_and_blocks_equal_the_reference(shape, bits, impl):

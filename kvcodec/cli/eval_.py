@@ -14,7 +14,16 @@ from kvcodec.errors import InvalidInputError
 from kvcodec.plan import Plan
 from kvcodec.profile import Profile
 
-DEFAULT_CODECS = ("raw", "split", "fp8", "fp8:scale=block", "key=split,value=fp8")
+DEFAULT_CODECS = (
+    "raw",
+    "split:model=centred",
+    "fp8",
+    "turboangle-k128v64",
+    "nvfp4",
+    "key=split,value=nvfp4",
+    "turboquant",
+    "kivi-4",
+)
 EPILOG = """\b
 Examples:
   kvcodec eval

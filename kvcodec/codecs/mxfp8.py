@@ -26,7 +26,7 @@ class Mxfp8(Mx):
     """
 
     name = "mxfp8"
-    examples = ("mxfp8", "mxfp8:dtype=e5m2")
+    examples = ("mxfp8", "mxfp8:dtype=e5m2,entropy=rans")
 
     dtype: str = "e4m3"
     entropy: str = "none"

@@ -36,7 +36,7 @@ class Opaque(Quantizer):
     parts_split_heads = True
     stream_ordered = True
     idempotent = True
-    examples = ("opaque", "opaque:coding=nibbles")
+    examples = ("opaque", "opaque:coding=nibbles", "opaque:entropy=none")
 
     coding: str = "bytes"
     entropy: str = "rans"

@@ -1,10 +1,27 @@
 """A test that takes one of these arguments runs once for every case it applies to.
 
-In Triton's interpreter, examples after a codec's first run only where a kernel is compared with the
-reference: equal bytes and equal bits carry every other promise over.
+A codec's first example runs through the whole contract under every implementation, the others
+under the reference. Where a kernel is compared with the reference every example runs: equal rows
+and equal blocks, through any strides and fillings, carry the other promises over.
+
+The whole contract takes minutes per codec in Triton's interpreter: `make interpreter` runs it for
+all codecs, the suite for two. Of the comparisons with the reference the suite runs one for later
+examples there.
 """
 
+import pytest
+
 from conformance.cases import all_cases
+
+IN_THE_SUITE = ("raw", "fp8")  # codecs whose whole contract runs in the interpreter every time
+
+COMPARED = (
+    "test_rows_and_blocks_equal_the_references",
+    "test_partly_filled_blocks_equal_the_references",
+    "test_long_rows_equal_the_references",
+    "test_any_shape_strides_and_filling_equal_the_references",
+    "test_no_kernel_touches_memory_behind_its_tensors",
+)
 
 ARGUMENTS = {
     "case": lambda case: True,
@@ -21,7 +38,17 @@ ARGUMENTS = {
 
 def pytest_generate_tests(metafunc):
     for name in ARGUMENTS.keys() & set(metafunc.fixturenames):
-        cases = all_cases(ARGUMENTS[name])
-        if name != "kernel_case":
-            cases = [case for case in cases if case.first or not case.slow]
+        test = metafunc.function.__name__ if name == "kernel_case" else ""
+        cases = [
+            pytest.param(case, marks=pytest.mark.interpreter if waits(case, test) else ())
+            for case in all_cases(ARGUMENTS[name])
+            if test or case.first or case.impl == "reference"
+        ]
         metafunc.parametrize(name, cases, ids=str)
+
+
+def waits(case, comparison):
+    """Whether a case is left to `make interpreter`; comparison: the test, if it is one."""
+    if not case.slow or str(case.codec) in IN_THE_SUITE:
+        return False
+    return comparison not in COMPARED if case.first else comparison != COMPARED[0]

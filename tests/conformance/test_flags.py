@@ -13,6 +13,7 @@ from kvcodec.bits import int_view
 from kvcodec.codec import parameters
 from kvcodec.codecs.raw import Raw
 from kvcodec.heads import merge_heads, take_heads
+from kvcodec.quantizer import Quantizer
 from kvcodec.registry import codec_class
 
 
@@ -87,10 +88,11 @@ def test_an_all_zero_block_comes_back_as_zeros(case):
 
 
 def test_an_all_zero_block_takes_less_than_a_raw_one(case):
-    """A coder notices; a codec of fixed size says so."""
+    """A coder notices; a codec of fixed size says so, a quantizer may have too little to code."""
     spec = case.spec()
     sizes = case.compress(cache_of(spec, ("zeros", "random_bits"))).nbytes.tolist()
-    assert sizes[0] < sizes[1] or case.codec.fixed_size
+    assert sizes[0] <= sizes[1]
+    assert sizes[0] < sizes[1] or case.codec.fixed_size or isinstance(case.codec, Quantizer)
 
 
 @pytest.mark.parametrize("tiny", [1e-30, 1e-38, 1e-44])
