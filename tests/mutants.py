@@ -92,9 +92,11 @@ MUTANTS = (
         "widen(magnitude, E, M) * tl.div_rn(1.0, scale)", FP8,
     ),
     Mutant(
-        "no floor under the scale", "kernels/_fp8_encode_triton.py",
-        "tl.maximum(tl.div_rn(widen(amax, E, M), LARGEST), MIN_SCALE)",
-        "tl.div_rn(widen(amax, E, M), LARGEST)", FP8,
+        "no floor under the scale",
+        "kernels/_fp8_encode_triton.py",
+        "tl.where(amax == 0, 1.0, tl.maximum(scale, MIN_SCALE))",
+        "tl.where(amax == 0, 1.0, scale)",
+        FP8,
     ),
     Mutant(
         "unused slots reach the scale", "kernels/_fp8_encode_triton.py",
