@@ -12,7 +12,9 @@ from kvcodec.registry import register
 @register
 @dataclass(frozen=True, slots=True)
 class Mxfp4(Mx):
-    """OCP MXFP4, see `Mx`: values 0 .5 1 1.5 2 3 4 6 times the scale, both signs.
+    """Round to 0 .5 1 1.5 2 3 4 6 times a power of two for 32 elements (OCP MXFP4).
+
+    The arithmetic is that of `Mx`.
 
     Args:
         entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.

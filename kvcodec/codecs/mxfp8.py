@@ -14,7 +14,9 @@ from kvcodec.registry import register
 @register
 @dataclass(frozen=True, slots=True)
 class Mxfp8(Mx):
-    """OCP MXFP8, see `Mx`. NaN stays NaN; infinity becomes the largest code with its sign.
+    """Round to 8-bit floats times a power of two for 32 elements (OCP MXFP8).
+
+    The arithmetic is that of `Mx`. NaN stays NaN; infinity becomes the largest code with its sign.
 
     Args:
         dtype: "e4m3" (largest 448) or "e5m2" (largest 57344).
