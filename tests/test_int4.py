@@ -157,7 +157,7 @@ def test_the_reference_row_is_what_the_format_page_says(codec, element):
     assert rows.nbytes.tolist() == [codec.max_nbytes(spec)] * 3
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", in_suite(IMPLS))
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("codec", VARIANTS, ids=str)
 def test_rows_decode_as_the_format_page_says(codec, element, impl):
@@ -169,7 +169,7 @@ def test_rows_decode_as_the_format_page_says(codec, element, impl):
         assert block.reshape(-1).tolist() == want
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", in_suite(IMPLS))
 @pytest.mark.parametrize("codec", VARIANTS, ids=str)
 def test_any_scale_and_zero_decodes_as_the_format_page_says(codec, impl):
     """Infinity, NaN, negative scales, subnormals: no writer makes them, every reader agrees."""
@@ -241,7 +241,7 @@ def test_channels_that_stand_out_cost_the_others_nothing_along_a_channel():
     assert errors["token"] > 0.5
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", in_suite(IMPLS))
 @pytest.mark.parametrize("name", BLOCKS)
 def test_named_blocks_decode_to_finite_values_inside_their_groups_range(name, impl):
     codecs = Int4(), Int4(2, "channel", 16), Int4(4, "token", 16, "fp32")
@@ -257,7 +257,7 @@ def test_named_blocks_decode_to_finite_values_inside_their_groups_range(name, im
         assert decoded.abs().max() <= slack * finite.abs().max() + 2.0**-24
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", in_suite(IMPLS))
 @pytest.mark.parametrize("axis", AXES)
 def test_infinity_takes_its_end_of_the_range_and_nan_the_lower_one(axis, impl):
     """16 groups of values from -2 to 1; the specials stand where no group loses its ends."""

@@ -187,7 +187,7 @@ def values(patterns, element):
     return [0 if signed(int(bits), element) == 0 else int(bits) for bits in patterns]
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", in_suite(IMPLS))
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("codec", VARIANTS, ids=str)
 def test_rows_decode_as_the_format_page_says(codec, element, impl):
@@ -198,7 +198,7 @@ def test_rows_decode_as_the_format_page_says(codec, element, impl):
         assert values(block.reshape(-1), element) == values(want, element)
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", in_suite(IMPLS))
 @pytest.mark.parametrize("norm", ["fp16", "fp32"])
 def test_any_norm_decodes_as_the_format_page_says(norm, impl):
     """Infinity, NaN, negative norms: no writer makes them, every reader agrees."""
@@ -245,7 +245,7 @@ def test_the_error_is_the_same_whatever_the_channels_look_like(bits):
     assert error < 1.1 * GAUSSIAN[bits]
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", in_suite(IMPLS))
 def test_ties_go_to_the_level_farther_from_zero(impl):
     """D = 2: r = |x|, and z lands on a threshold for one of the two codes around it."""
     codec, spec = TurboQuant(2, "fp32"), BlockSpec(1, 1, 4, torch.float32)
@@ -258,7 +258,7 @@ def test_ties_go_to_the_level_farther_from_zero(impl):
         assert rows.payload.numpy()[0].tobytes() == want
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", in_suite(IMPLS))
 @pytest.mark.parametrize("name", BLOCKS)
 def test_named_blocks_keep_their_vectors_norms(name, impl):
     for element, codec in zip(
@@ -280,7 +280,7 @@ def test_named_blocks_keep_their_vectors_norms(name, impl):
         assert bool((decoded.norm(dim=-1) >= 0.7 * norm)[inside].all())
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", in_suite(IMPLS))
 def test_extremes_of_fp32_neither_overflow_nor_vanish(impl):
     """Each token 2^64 times smaller than the one before; what comes back has the same direction."""
     scales = torch.tensor([2.0**k for k in (120, 56, -8, -72, -110)])
