@@ -25,8 +25,12 @@ for name in kvcodec.codec_names():
     back = next(kvcodec.loads(kvcodec.dumps(rows)).batches())[1]
     target = torch.zeros_like(cache)
     kvcodec.decompress(back, target, [1, 3])
-    wanted, got = cache[[1, 3]].double(), target[[1, 3]].double()
-    close = (got - wanted).square().mean() < 0.05 * wanted.square().mean()
+    wanted = cache[[1, 3]].double()
+    error = target[[1, 3]].double() - wanted
+    # 8 bits and more: an eighth of the largest values here at most, where mxfp8 saturates
+    close = error.abs().max() < (0.6 if name == "mxfp8" else 0.3)
+    if rows.total_nbytes() < wanted.numel():  # single values of 4 bits may be further off
+        close = error.square().mean() < 0.05 * wanted.square().mean()
     exact = (to_bits(target)[[1, 3]] == to_bits(cache)[[1, 3]]).all()
     if not close or (rows.codec.lossless and not exact) or target[[0, 2]].any():
         sys.exit(f"{name}: a block did not come back")
