@@ -12,7 +12,7 @@ help:
 	@echo "make test     lint, types, the whole suite, and the built wheel in a fresh environment"
 	@echo "make lint     ruff and mypy       make unit   pytest       make wheel   wheel smoke test"
 	@echo "make kernels  compile every Triton kernel for every GPU and hold it to its budget"
-	@echo "make interpreter  the whole contract of every Triton kernel in the interpreter, an hour"
+	@echo "make interpreter  the whole contract of every Triton kernel in the interpreter, slowly"
 	@echo "make mutants  seed bugs in the kernels and see that the suite notices each"
 	@echo "make fuzz     native decoders under sanitizers; FUZZ=blocks"
 	@echo "make format   rewrite sources in house style                make clean   remove .venv"

@@ -1,6 +1,6 @@
 """Seed bugs in the kernels, one at a time, and see that the suite notices each.
 
-    python tests/mutants.py            all of them: about half a minute each
+    python tests/mutants.py            all of them, one after another
     python tests/mutants.py ties       those whose name holds the word
 
 A mutant is an edit of one file in a copy of the repository, and the tests that must fail there. The
