@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conformance.cases import all_cases, cache_of, same, used
+from conformance.cases import DEVICE, all_cases, cache_of, same, used
 from profiles import make_profile, make_tables
 from rationals import WIDTHS, round_to, value_of
 from strategies import make_cache
@@ -23,7 +23,8 @@ from kvcodec.registry import codec_class
 
 SPEC = BlockSpec(4, 2, 64, torch.bfloat16)
 CENTRED = [n for n in codec_names() if issubclass(codec_class(n), Centred)]
-HOSTS = [c.impl for c in all_cases(lambda c: str(c.codec) == "fp8") if c.impl != "triton"]
+IMPLS = [case.impl for case in all_cases(lambda case: str(case.codec) == "fp8")]
+HOSTS = [impl for impl in IMPLS if impl != "triton"]
 MEANS = (0x0000, 0x8000, 0x3FC0, 0xC049, 0x0001, 0x8080, 0x7F7F, 0xFF7F, 0x3B01)  # bf16 patterns
 
 
@@ -208,3 +209,20 @@ def test_a_damaged_row_leaves_the_cache_as_it_was(impl):
     with pytest.raises(CorruptDataError):
         codec.decompress(rows, target, [0, 1, 2], impl=impl)
     assert torch.equal(int_view(target), before)
+
+
+@pytest.mark.skipif("triton" not in IMPLS, reason="Triton does not run here")
+def test_tritons_shift_equals_the_reference():
+    """Rows, blocks, unused slots, through strides; every special value of each source."""
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        spec = BlockSpec(2, 2, 64, dtype)
+        codec = get_codec("fp8:center=profile,scale=block").bind(make_profile(spec), 0, "key")
+        wide = make_cache(replace(spec, head_dim=65), ("specials", "normal", "random_bits"))
+        cache, valid = wide[..., 1:].to(DEVICE), [2, 0, 1]
+        rows = codec.compress(cache, [2, 0, 1], num_valid=valid, impl="reference")
+        made = codec.compress(cache, [2, 0, 1], num_valid=valid, impl="triton")
+        assert used(made) == used(rows)
+        targets = [make_cache(spec, ("random_bits",) * 3).to(DEVICE) for _ in "ab"]
+        for target, impl in zip(targets, ("triton", "reference"), strict=True):
+            codec.decompress(rows, target, [1, 2, 0], impl=impl)
+        assert same(*targets)
