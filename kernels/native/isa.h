@@ -121,6 +121,8 @@ struct Isa {
   void (*bitplane_unpack[kNumFormats][2])(const Tile& tile);
   Int4Loops int4;
   TurboquantLoops turboquant;
+  // center=profile: means [n] added to elements, or taken off where flip is the sign bit.
+  void (*shift[kNumSources])(u8* bits, i64 n, const float* mean, u32 flip);
 };
 
 // Instruction sets of this build, ascending; null where this machine lacks them.
