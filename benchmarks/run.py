@@ -44,6 +44,8 @@ from kvcodec.profile import Kind, Profile
 from kvcodec.registry import get_codec
 
 SHORT, LONG = 2048, 8192  # positions
+LONGEST = "news"
+PROFILED = "reviews"  # the text that tables are made of; the others are coded with them
 LAYER = 15  # of 30, for codecs with tables of a layer
 MODELS = ("split", "split:model=centred", "split:model=profile", "split:model=context")
 RESULTS = Path(__file__).parent / "results"
@@ -72,15 +74,15 @@ def datasets(args: argparse.Namespace) -> list[Dataset]:
     found = [synthetic(args.block_nbytes, args.mib << 20)]
     if args.texts:
         found += captured(args, args.texts, SHORT)
-        found += captured(args, args.texts[:1], LONG, begin=SHORT)
+        found += captured(args, [LONGEST], LONG, begin=SHORT)
     return found
 
 
 def with_profile(args: argparse.Namespace) -> Iterator[tuple[list[Dataset], list[Codec]]]:
     """Keys or values of one layer, and codecs that hold its tables, of a text not among them."""
-    *tested, other = args.texts
+    tested = [name for name in args.texts if name != PROFILED]
     places: tuple[tuple[int, Kind], ...] = ((LAYER, "key"), (LAYER, "value"))
-    with safe_open(str(capture.capture(other, LONG, args.captured)), "pt") as file:
+    with safe_open(str(capture.capture(PROFILED, LONG, args.captured)), "pt") as file:
         planes = {
             place: make_tables(
                 [to_bits(file.get_tensor(f"layers.{place[0]}.{place[1]}"))], FORMATS[torch.bfloat16]
@@ -89,7 +91,7 @@ def with_profile(args: argparse.Namespace) -> Iterator[tuple[list[Dataset], list
         }
     profile = Profile(planes)
     near = captured(args, tested, SHORT, layers=[LAYER])
-    far = captured(args, tested[:1], LONG, begin=SHORT, layers=[LAYER])
+    far = captured(args, [LONGEST], LONG, begin=SHORT, layers=[LAYER])
     for place, *data in zip(places, near, far, strict=True):
         yield data, [get_codec(text).bind(profile, *place) for text in MODELS]
 
