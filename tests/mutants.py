@@ -66,10 +66,6 @@ MUTANTS = (
         "elements, mask=at < T * H * D)", "elements, mask=at < n)", RAW,
     ),
     Mutant(
-        "num_valid over the block size believed", "kernels/raw_triton.py",
-        "((head >> 16) <= T)", "((head >> 16) <= 65535)", RAW,
-    ),
-    Mutant(
         "ties away from even", "kernels/_float_triton.py",
         "below_half + ((significand >> drop) & 1)", "below_half + 1", FP8,
     ),
@@ -164,6 +160,8 @@ def verdict(mutant: Mutant) -> str:
             return f"its text occurs {text.count(mutant.old)} times, wanted {mutant.count}"
         path.write_text(text.replace(mutant.old, mutant.new))
         code = run_tests(where, mutant.tests)
+    if code < 0:  # a signal: it touched memory that is not its own
+        return "killed"
     return {0: "lives", 1: "killed"}.get(code, f"no verdict: pytest ended with {code}")
 
 
