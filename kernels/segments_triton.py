@@ -79,7 +79,7 @@ def view_segments(
         places = (window.data_ptr(), *window.stride()[:-1])
         if any(place % segment.dtype.itemsize for place in places):
             return None
-        found.append(window.view(segment.dtype).unflatten(1, shape[1:3]))
+        found.append(window.view(segment.dtype).view(len(data), *shape[1:3], segment.numel))
     return found
 
 
@@ -94,7 +94,7 @@ def view_cache(cache: torch.Tensor, layout: Layout) -> list[torch.Tensor] | None
 def copy_segments(data: torch.Tensor, layout: Layout, shape: torch.Size) -> list[torch.Tensor]:
     """Each segment as a contiguous copy, for layouts whose elements are not aligned."""
     return [
-        window.contiguous().view(segment.dtype).unflatten(1, shape[1:3])
+        window.contiguous().view(segment.dtype).view(len(data), *shape[1:3], segment.numel)
         for segment, window in zip(layout.segments, windows(data, layout, shape[1]), strict=True)
     ]
 
