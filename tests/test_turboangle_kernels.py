@@ -9,6 +9,7 @@ from kvcodec import BlockSpec, EncodedBlocks, get_codec
 from kvcodec.bits import to_bits
 from kvcodec.kernels import _native_call, turboangle_native, turboangle_vector
 from kvcodec.kernels._dense import reference_kernel
+from kvcodec.rotation import unrotate
 
 ISAS = _native_call.extension().isas() if _native_call._native else []
 KERNELS = [("vector", turboangle_vector.KERNEL)] + [
@@ -71,3 +72,16 @@ def test_estimates_never_decide_an_angle(kernel, n):
     valid = [4 * n] * 3
     rows = encode(reference_kernel(codec), codec, cache, valid)
     assert torch.equal(encode(kernel, codec, cache, valid).payload, rows.payload)
+
+
+@pytest.mark.parametrize("kernel", [kernel for _, kernel in KERNELS], ids=[k for k, _ in KERNELS])
+@pytest.mark.parametrize("n", [2, 3, 100, 128, 1024])
+def test_pairs_near_a_boundary_fall_on_their_side(kernel, n):
+    """From a quarter of a step to a few roundings away: whatever decides there decides alike."""
+    away = np.concatenate([[s * 2.0**-k, s * 1.4 * 2.0**-k] for k in range(2, 24) for s in (-1, 1)])
+    turns = (np.arange(n)[:, None] + 0.5 + away) / n * 2 * np.pi
+    y = np.stack([np.cos(turns), np.sin(turns)], -1).astype(np.float32)
+    cache = torch.from_numpy(unrotate(y).reshape(1, -1, 4, 2))
+    codec = get_codec(f"turboangle:n={n},norm=fp32")
+    rows = [encode(k, codec, cache, [cache.shape[1]]) for k in (reference_kernel(codec), kernel)]
+    assert torch.equal(rows[0].payload, rows[1].payload)

@@ -92,6 +92,14 @@ struct Isa {
   void (*quantize[kNumSources][kNumTargets])(const u8* bits, i64 n, float scale, u8* codes);
   void (*dequantize[kNumSources][kNumTargets])(const u8* codes, i64 n, float scale, u8* bits);
 
+  // The same with a scale for every channel; `most` holds magnitudes as patterns of elements.
+  void (*channel_amax[kNumSources])(const u8* bits, i64 n, u8* most);
+  void (*widen_amax[kNumSources])(const u8* most, i64 n, u32* wide);
+  void (*quantize_channels[kNumSources][kNumTargets])(const u8* bits, i64 n, const float* scales,
+                                                      u8* codes);
+  void (*dequantize_channels[kNumSources][kNumTargets])(const u8* codes, i64 n,
+                                                        const float* scales, u8* bits);
+
   // Bytes to n nibbles, low ones first, and back; n is rounded up to a multiple of 8.
   void (*unpack4)(const u8* bytes, i64 n, u8* nibbles);
   void (*pack4)(const u8* nibbles, i64 n, u8* bytes);
