@@ -30,6 +30,7 @@ ARGUMENTS = {
     "host_case": lambda case: case.impl != "triton",
     "lossless_case": lambda case: case.codec.lossless,
     "lossy_case": lambda case: not case.codec.lossless,
+    "relative_case": lambda case: not case.centred,  # errors are relative to values
     "idempotent_case": lambda case: case.codec.idempotent,
     "fixed_size_case": lambda case: case.codec.fixed_size,
     "splittable_case": lambda case: case.codec.head_splittable,
