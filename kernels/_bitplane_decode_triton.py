@@ -32,10 +32,11 @@ def take(word, slot: tl.constexpr, WIDTH: tl.constexpr, AT: tl.constexpr):
 @triton.jit
 def load_row(plane_ptr, row, column, rows, W: tl.constexpr, TILE: tl.constexpr):
     """One row of a plane's words, uint32; zeros where the row does not exist."""
-    live = row < rows
+    word = row * W + column
+    live = word < rows * W
     if W % TILE != 0:
         live = live & (column < W)
-    return tl.load(plane_ptr + row * W + column, mask=live, other=0)
+    return tl.load(plane_ptr + word, mask=live, other=0)
 
 
 @triton.jit
@@ -268,9 +269,10 @@ def patch_kernel(
     if mode == 1:
         begin = tl.maximum(begin, n)
     elements_ptr = (row_ptr + 16).to(tl.pointer_type(cache_ptr.dtype.element_ty))
+    raw = tl.where(mode == 0, n, 0)
     while begin < end:
         element = begin + tl.arange(0, FILL)
-        bits = tl.load(elements_ptr + element, mask=(element < n) & (mode == 0), other=0)
+        bits = tl.load(elements_ptr + element, mask=element < raw, other=0)
         offset = block_offset(element, stride_token, stride_head, stride_dim, H, D)
         tl.store(cache_ptr + offset, bits, mask=element < end)
         begin += FILL

@@ -70,7 +70,8 @@ def bases_kernel(
         level = tl.where(count >= reach, candidate, level)
     base = (level - DEPTH) & ((1 << E) - 1)
     bases_ptr = rows_ptr + row * stride_row + 16
-    tl.store(bases_ptr + channel, base.to(tl.uint8), mask=(channel < H * D) & (valid > 0))
+    known = tl.where(valid > 0, H * D, 0)
+    tl.store(bases_ptr + channel, base.to(tl.uint8), mask=channel < known)
 
 
 @triton.jit
@@ -129,10 +130,11 @@ def store_row(
     planes_ptr, word, first, row: tl.constexpr, rows, column, W: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """One row of a plane's words, if it exists; the plane begins with row `first` of all planes."""
-    live = row < rows
+    at = (first + row) * W + column
+    live = at < (first + rows) * W
     if W % TILE != 0:
         live = live & (column < W)
-    tl.store(planes_ptr + ((first + row) * W + column), word, mask=live)
+    tl.store(planes_ptr + at, word, mask=live)
 
 
 @triton.jit
