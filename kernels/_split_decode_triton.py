@@ -199,8 +199,9 @@ def fill_kernel(
     )  # fmt: skip
     at = tl.program_id(1) * TILE + tl.arange(0, TILE)
     elements_ptr = (row_ptr + 16).to(tl.pointer_type(cache_ptr.dtype.element_ty))
-    elements = tl.load(elements_ptr + at, mask=(at < n) & (mode == 0), other=0)
+    raw = tl.where(mode == 0, n, 0)
+    elements = tl.load(elements_ptr + at, mask=at < raw, other=0)
     cache_ptr += tl.load(ids_ptr + row) * stride_block
     offset = block_offset(at, stride_token, stride_head, stride_dim, H, D)
-    left = (at >= n) | (mode == 0)
-    tl.store(cache_ptr + offset, elements, mask=left & (at < T * H * D))
+    left = (at >= n - raw) & (at < T * H * D)
+    tl.store(cache_ptr + offset, elements, mask=left)

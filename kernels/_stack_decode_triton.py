@@ -66,7 +66,7 @@ def begin_kernel(
         T, P, PLAIN, LAYOUT, LANES,
     )  # fmt: skip
     at = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    data = tl.load(row_ptr + at, mask=(at < PLAIN) & (mode == 0), other=0)
+    data = tl.load(row_ptr + at, mask=at < tl.where(mode == 0, PLAIN, 0), other=0)
     count = tl.where(at == 2, valid & 0xFF, tl.where(at == 3, valid >> 8, 0))
     data = tl.where(mode == 1, count.to(tl.uint8), data)
     tl.store(plain_ptr + row * stride_plain + at, data, mask=at < PLAIN)

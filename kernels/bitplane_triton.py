@@ -96,13 +96,13 @@ def compress(
     grid = n, num_tiles(spec)
     count_kernel[grid](
         source, ids, valid, rows, counts, *source.stride(), rows.stride(0), rows.shape[1],
-        **block, PAIRED=pairs is not None, num_warps=8,
+        **block, PAIRED=pairs is not None, num_warps=2,
     )  # fmt: skip
     write_kernel[grid](
         source, ids, valid, rows, counts, out.nbytes,
         *source.stride(), rows.stride(0), out.nbytes.stride(0),
         **block, ENDS=ends_offset(spec), PAIRED=pairs is not None,
-        TILES=grid[1], POW2_TILES=triton.next_power_of_2(grid[1]), num_warps=8,
+        TILES=grid[1], POW2_TILES=triton.next_power_of_2(grid[1]), num_warps=2,
     )  # fmt: skip
 
 
