@@ -87,8 +87,8 @@ class Split(Calibrated):
         return contexts.NAMES if self.model in TABLED else ()
 
     def lacks(self, impl: str) -> str | None:
-        """The models of a profile have no Triton kernels."""
-        if self.needs_profile and impl == "triton":
+        """Contexts have no Triton kernels."""
+        if self.model == "context" and impl == "triton":
             return f"split: model={self.model} has no {impl} implementation"
         return None
 
