@@ -108,13 +108,13 @@ struct Fp8 {
   bool power;               // scales are stored as UE8M0 bytes, not as fp32
   const float* given;       // or null: measured, and stored in the row
 
-  // Number of scales of a block, and that of an element.
+  // Number of scales of a block, and the first one of a token's head.
   i64 num_scales(const Plane& p) const {
     return p.block_size / tokens * (p.num_heads / heads) * (p.head_dim / dims);
   }
-  i64 index(const Plane& p, i64 token, i64 head, i64 dim) const {
-    const i64 group = token / tokens * (p.num_heads / heads) + head / heads;
-    return group * (p.head_dim / dims) + dim / dims;
+  i64 first(const Plane& p, i64 token, i64 head) const {
+    const i64 of_token = per_token ? token : 0, of_head = heads == 1 ? head : 0;
+    return (of_token * (heads == 1 ? p.num_heads : 1) + of_head) * (p.head_dim / dims);
   }
   i64 scales_nbytes(const Plane& p) const {
     return given != nullptr ? 0 : num_scales(p) * (power ? 1 : 4);

@@ -123,7 +123,7 @@ void encode_heads(const Call& call, const Fp8& fp8, i64 i, u8* scratch, u8* code
     for (i64 token = 0; token < valid; ++token) {
       for (i64 head = 0; head < plane.num_heads; ++head) {
         const u32 found = amax(elements(plane, id, token, head, scratch), plane.head_dim);
-        u8* const at = most + 4 * fp8.index(plane, token, head, 0);
+        u8* const at = most + 4 * fp8.first(plane, token, head);
         if (found > load<u32>(at)) store(at, found);
       }
     }
@@ -133,9 +133,9 @@ void encode_heads(const Call& call, const Fp8& fp8, i64 i, u8* scratch, u8* code
     for (i64 head = 0; head < plane.num_heads; ++head) {
       const u8* const from = elements(plane, id, token, head, scratch);
       const i64 first = (token * plane.num_heads + head) * plane.head_dim;
-      for (i64 dim = 0; dim < plane.head_dim; dim += fp8.dims) {
+      i64 s = fp8.first(plane, token, head);
+      for (i64 dim = 0; dim < plane.head_dim; dim += fp8.dims, ++s) {
         const u8* const run = from + dim * size;
-        const i64 s = fp8.index(plane, token, head, dim);
         const float scale = own ? put_scale(fp8, amax(run, fp8.dims), scales, s)
                                 : read_scale(fp8, scales, s);
         quantize(run, fp8.dims, scale, codes + first + dim);
@@ -188,8 +188,9 @@ void decode_heads(const Call& call, const Fp8& fp8, i64 i, u8* buffer) {
     for (i64 head = 0; head < plane.num_heads; ++head) {
       const i64 first = (token * plane.num_heads + head) * plane.head_dim;
       u8* const to = plane.packed_heads() ? plane.at(id, token, head, 0) : buffer;
-      for (i64 dim = 0; dim < plane.head_dim; dim += fp8.dims) {
-        const float scale = read_scale(fp8, scales, fp8.index(plane, token, head, dim));
+      i64 s = fp8.first(plane, token, head);
+      for (i64 dim = 0; dim < plane.head_dim; dim += fp8.dims, ++s) {
+        const float scale = read_scale(fp8, scales, s);
         dequantize(codes + first + dim, fp8.dims, scale, to + dim * size);
       }
       if (!plane.packed_heads()) copy_out(plane, id, first, plane.head_dim, buffer);
