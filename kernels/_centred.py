@@ -22,23 +22,28 @@ from kvcodec.tables import Tables
 class Shifter(Protocol):
     """One implementation of the shift: `SHIFTER` of `kvcodec.kernels._centred_<impl>`.
 
-    mean: fp32 [num_kv_heads, head_dim]. staged: [n, *spec.shape], contiguous.
+    staged: [n, *spec.shape], contiguous. rows: of the centred codec, whose means are meant.
     """
 
     def take_off(
-        self, cache: torch.Tensor, block_ids: torch.Tensor, mean: torch.Tensor, staged: torch.Tensor
+        self,
+        cache: torch.Tensor,
+        block_ids: torch.Tensor,
+        rows: EncodedBlocks,
+        staged: torch.Tensor,
+        num_threads: int | None,
     ) -> None:
-        """staged = cache[block_ids] - mean; unused slots may hold anything."""
+        """staged = cache[block_ids] - means; unused slots may hold anything."""
 
     def put_back(
         self,
         staged: torch.Tensor,
         rows: EncodedBlocks,
-        mean: torch.Tensor,
         cache: torch.Tensor,
         block_ids: torch.Tensor,
+        num_threads: int | None,
     ) -> None:
-        """cache[block_ids] = staged + mean, zeros past each row's num_valid."""
+        """cache[block_ids] = staged + means, zeros past each row's num_valid; staged is scratch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class CentredKernel:
         """See `Codec.compress`."""
         codec = centred_of(out.codec)
         staged, ids, rest = self._stage(out, workspace)
-        self.shifter.take_off(cache, block_ids, mean_on(codec.held(), cache.device), staged)
+        self.shifter.take_off(cache, block_ids, out, staged, num_threads)
         self.kernel.compress(
             staged, ids, num_valid, replace(out, codec=codec.uncentred),
             positions=positions, workspace=rest, num_threads=num_threads,
@@ -85,8 +90,7 @@ class CentredKernel:
             replace(encoded, codec=codec.uncentred), staged, ids,
             positions=positions, workspace=rest, num_threads=num_threads,
         )  # fmt: skip
-        mean = mean_on(codec.held(), cache.device)
-        self.shifter.put_back(staged, encoded, mean, cache, block_ids)
+        self.shifter.put_back(staged, encoded, cache, block_ids, num_threads)
 
     def workspace_nbytes(self, codec: Codec, spec: BlockSpec, num_blocks: int) -> int:
         """The blocks, their ids 0, 1, ..., then what the kernel needs."""
@@ -119,9 +123,18 @@ def centred_of(codec: Codec) -> Centred:
     return codec
 
 
+def means(rows: EncodedBlocks) -> torch.Tensor:
+    """Means of the rows' codec on their device, fp32 [num_kv_heads, head_dim]."""
+    return mean_on(centred_of(rows.codec), rows.payload.device)
+
+
+def mean_on(codec: Centred, device: torch.device) -> torch.Tensor:
+    """Means of a codec, fp32 [num_kv_heads, head_dim]; the copy, which waits, happens once."""
+    return _copy(codec.held(), device)
+
+
 @functools.lru_cache(maxsize=1024)
-def mean_on(tables: Tables, device: torch.device) -> torch.Tensor:
-    """Means on a device, fp32 [num_kv_heads, head_dim]; the copy, which waits, happens once."""
+def _copy(tables: Tables, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(mean_of(tables)).to(device)
 
 

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from kvcodec.bits import int_view
 from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.kernels._centred import means
 from kvcodec.kernels._float_triton import load_bits, narrow, widen
 from kvcodec.kernels._rows_triton import block_offset
 from kvcodec.kernels._triton import launching
@@ -84,12 +85,18 @@ class TritonShifter:
     """See `_centred.Shifter`."""
 
     def take_off(
-        self, cache: torch.Tensor, block_ids: torch.Tensor, mean: torch.Tensor, staged: torch.Tensor
+        self,
+        cache: torch.Tensor,
+        block_ids: torch.Tensor,
+        rows: EncodedBlocks,
+        staged: torch.Tensor,
+        num_threads: int | None,
     ) -> None:
         """One launch; reads and writes the elements once."""
+        ids, mean = block_ids.contiguous(), means(rows)
         with launching(cache):
             take_off_kernel[grid(staged)](
-                int_view(cache), block_ids.contiguous(), mean, int_view(staged), *cache.stride(),
+                int_view(cache), ids, mean, int_view(staged), *cache.stride(),
                 **constants(BlockSpec.of(staged)), enable_fp_fusion=False,
             )  # fmt: skip
 
@@ -97,14 +104,15 @@ class TritonShifter:
         self,
         staged: torch.Tensor,
         rows: EncodedBlocks,
-        mean: torch.Tensor,
         cache: torch.Tensor,
         block_ids: torch.Tensor,
+        num_threads: int | None,
     ) -> None:
         """One launch; reads and writes the elements once."""
+        ids, mean = block_ids.contiguous(), means(rows)
         with launching(cache):
             put_back_kernel[grid(staged)](
-                int_view(staged), rows.payload, mean, block_ids.contiguous(), int_view(cache),
+                int_view(staged), rows.payload, mean, ids, int_view(cache),
                 rows.payload.stride(0), *cache.stride(), **constants(BlockSpec.of(staged)),
                 enable_fp_fusion=False,
             )  # fmt: skip

@@ -11,20 +11,32 @@ from rationals import WIDTHS, round_to, value_of
 from strategies import make_cache
 
 import kvcodec
-from kvcodec import BlockSpec, Plan, Profile, codec_from_config, codec_names, get_codec
+from kvcodec import (
+    BlockSpec,
+    EncodedBlocks,
+    Plan,
+    Profile,
+    codec_from_config,
+    codec_names,
+    get_codec,
+)
 from kvcodec.bits import FORMATS, from_bits, int_view, to_bits
 from kvcodec.centred import Centred, mean_of, shift
 from kvcodec.errors import CorruptDataError, InvalidInputError, UnsupportedSpecError
 from kvcodec.frame import dumps, loads
 from kvcodec.heads import take_heads
+from kvcodec.kernels import _native_call
+from kvcodec.kernels._centred_native import NativeShifter
 from kvcodec.kernels._centred_vector import shift as torch_shift
 from kvcodec.quantizer import transcode
 from kvcodec.registry import codec_class
+from kvcodec.tables import Tables
 
 SPEC = BlockSpec(4, 2, 64, torch.bfloat16)
 CENTRED = [n for n in codec_names() if issubclass(codec_class(n), Centred)]
 IMPLS = [case.impl for case in all_cases(lambda case: str(case.codec) == "fp8")]
 HOSTS = [impl for impl in IMPLS if impl != "triton"]
+ISAS = _native_call.extension().isas() if _native_call._native else []
 MEANS = (0x0000, 0x8000, 0x3FC0, 0xC049, 0x0001, 0x8080, 0x7F7F, 0xFF7F, 0x3B01)  # bf16 patterns
 
 
@@ -44,9 +56,9 @@ def shifted(bits, mean, name, sign):
     return int(a + b < 0) << (e + m) | round_to(value_of(wide, "fp32"), name)
 
 
-def patterns(spec):
+def patterns_of(dtype):
     """Bit patterns of a format: the edges of every field and some between."""
-    fmt = spec.format
+    fmt = FORMATS[dtype]
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 1 << (8 * fmt.itemsize), 400, np.uint64)
     e, m = fmt.exponent_bits, fmt.mantissa_bits
@@ -60,7 +72,7 @@ def patterns(spec):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_shift_is_the_pages_sum_rounded_twice(dtype, sign):
     fmt = FORMATS[dtype]
-    bits = patterns(BlockSpec(1, 1, 1, dtype))
+    bits = patterns_of(dtype)
     for mean in MEANS:
         wanted = [shifted(int(x), mean, fmt.name, sign) for x in bits]
         by = np.array([mean << 16], np.uint32).view(np.float32) * np.float32(sign)
@@ -226,3 +238,31 @@ def test_tritons_shift_equals_the_reference():
         for target, impl in zip(targets, ("triton", "reference"), strict=True):
             codec.decompress(rows, target, [1, 2, 0], impl=impl)
         assert same(*targets)
+
+
+@pytest.mark.parametrize("isa", [index for index, _ in ISAS], ids=[name for _, name in ISAS])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_every_instruction_set_shifts_as_the_reference(isa, dtype):
+    """All patterns of 16 bits, or the edges of 32; a head that fills no piece; unused slots."""
+    fmt, shifter = FORMATS[dtype], NativeShifter(isa)
+    bits = np.arange(1 << 16, dtype=np.uint16) if fmt.itemsize == 2 else patterns_of(dtype)
+    spec = BlockSpec(8, 2, 37, dtype)
+    blocks = np.resize(bits, (-(-bits.size // spec.numel), *spec.shape))
+    n = len(blocks)
+    cache = from_bits(blocks, dtype).transpose(1, 2).contiguous().transpose(1, 2)
+    for mean in MEANS:
+        arrays = {"mean": np.resize(np.array([mean, 0x3F91], "<u2"), (2, 37))}
+        profile = Profile({(0, "key"): Tables((fmt.name, 2, 37), arrays)})
+        codec = get_codec("fp8:center=profile").bind(profile, 0, "key")
+        rows, by = EncodedBlocks.empty(codec, spec, n), mean_of(codec.held())
+        rows.payload.zero_()
+        rows.payload[:, 2] = torch.arange(n) % 9
+        staged = torch.empty(n, *spec.shape, dtype=dtype)
+        shifter.take_off(cache, torch.arange(n), rows, staged, 2)
+        assert (to_bits(staged) == shift(blocks, -by, fmt)).all()
+        target, staged = torch.full_like(cache, 3), from_bits(blocks.copy(), dtype)
+        shifter.put_back(staged, rows, target, torch.arange(n).flip(0), 2)
+        wanted = shift(blocks, by, fmt)
+        for block, filled in zip(wanted, rows.payload[:, 2].tolist(), strict=True):
+            block[filled:] = 0
+        assert (to_bits(target.flip(0)) == wanted).all()

@@ -346,8 +346,10 @@ def test_eval_binds_codecs_to_a_profile(run, model_dir, text_file, tmp_path):
     code, out, _ = run(*args, "--profile", path, "--json", tmp_path / "out.json")
     assert code == 0
     assert "split:model=context  bit-equal" in out
-    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
-    assert "tables=" in row["plan"]
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert "tables=" in data["rows"][0]["plan"]
+    assert data["profile"]["hash"] == kvcodec.Profile.load(path).hash
+    assert data["profile"]["context"] == 64
     code, out, err = run(*args)
     assert (code, out) == (2, "")
     assert "needs tables of a profile and holds none" in one_line(err)

@@ -143,6 +143,14 @@ struct Bitplane {
   int depth() const { return two_level ? 2 : 7; }
 };
 
+// Means of center=profile.
+struct Center {
+  i64 source;         // index into Isa
+  const float* mean;  // [num_heads, head_dim]
+};
+
+void center_take_off(const Call& call, const Center& center);
+void center_put_back(const Call& call, const Center& center);
 void raw_compress(const Call& call);
 i64 raw_decompress(const Call& call);
 void split_compress(const Call& call, Format format, SplitModel model, const Contexts* contexts);

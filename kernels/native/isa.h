@@ -139,6 +139,8 @@ struct Isa {
   u8* (*encode_tabled)(const Walk& walk, u32* states, const u16* fields, u8* lowest, u8* words);
   void (*split_low[kNumFormats])(const u8* bits, i64 n, u16* fields, u8* const* planes);
   void (*join_low[kNumFormats])(const u16* fields, const u8* const* planes, i64 n, u8* bits);
+  // center=profile: means [n] added to elements, or taken off where flip is the sign bit.
+  void (*shift[kNumSources])(u8* bits, i64 n, const float* mean, u32 flip);
 };
 
 // Instruction sets of this build, ascending; null where this machine lacks them.

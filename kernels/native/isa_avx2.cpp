@@ -25,6 +25,7 @@ namespace {
 #include "lanes.inc"
 #include "centres.inc"
 #include "scales.inc"
+#include "shift.inc"
 #include "rotation.inc"
 #include "microscaling.inc"
 #include "bitplane.inc"

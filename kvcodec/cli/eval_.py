@@ -95,8 +95,8 @@ def evaluate_codecs(
     """
     # Everything that can be refused is refused before a model is loaded.
     plans = {spec: parse_plan(spec) for spec in codec or DEFAULT_CODECS}
-    if profile is not None:
-        tables = Profile.load(profile)
+    tables = None if profile is None else Profile.load(profile)
+    if tables is not None:
         plans = {spec: plan.bind(tables) for spec, plan in plans.items()}
     from kvcodec.eval import plot
     from kvcodec.eval.output import check_writable, write_file
@@ -136,7 +136,10 @@ def evaluate_codecs(
     out.print()
     out.print(table(report))
     if json_file is not None:
-        write_file(json_file, (json.dumps(report.to_json(), indent=2) + "\n").encode())
+        found = report.to_json()
+        if tables is not None:
+            found["profile"] = {"hash": tables.hash, **tables.about}
+        write_file(json_file, (json.dumps(found, indent=2) + "\n").encode())
     if plot_file is not None:
         write_file(plot_file, plot.png(report))
 
