@@ -10,7 +10,6 @@ import triton
 import triton.language as tl
 
 from kvcodec.kernels._bitplane_triton import (
-    count_bits,
     live_halves,
     load_bases,
     moved,
@@ -19,6 +18,7 @@ from kvcodec.kernels._bitplane_triton import (
     plane_words,
     read_prefix,
 )
+from kvcodec.kernels._bits_triton import count_bits
 from kvcodec.kernels._float_triton import load_bits
 from kvcodec.kernels._rows_triton import block_offset
 

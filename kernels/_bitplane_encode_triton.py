@@ -21,7 +21,6 @@ from kvcodec.kernels._bitplane_codes_triton import (
     put_windows,
 )
 from kvcodec.kernels._bitplane_triton import (
-    count_bits,
     live_halves,
     load_pair,
     moved,
@@ -29,7 +28,7 @@ from kvcodec.kernels._bitplane_triton import (
     plane_rows,
     plane_words,
 )
-from kvcodec.kernels._bits_triton import exponent_of, join4
+from kvcodec.kernels._bits_triton import count_bits, exponent_of, join4
 from kvcodec.kernels._float_triton import load_bits
 from kvcodec.kernels._rows_triton import align16, block_offset, valid_tokens
 

@@ -148,12 +148,3 @@ def read_prefix(
     mode = tl.where(sound, mode, -1)
     n = tl.where(sound, n, 0)
     return mode, n, words.to(tl.int32), (escapes // 3).to(tl.int32)
-
-
-@triton.jit
-def count_bits(flags):
-    """Bits that are set, uint32."""
-    flags -= (flags >> 1) & 0x55555555
-    flags = (flags & 0x33333333) + ((flags >> 2) & 0x33333333)
-    flags = (flags + (flags >> 4)) & 0x0F0F0F0F
-    return (flags * 0x01010101) >> 24

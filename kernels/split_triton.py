@@ -14,7 +14,7 @@ from kvcodec.codec import Codec
 from kvcodec.codecs.split import Split
 from kvcodec.kernels import _profile_triton
 from kvcodec.kernels._bits_triton import format_constants, plane_constants
-from kvcodec.kernels._rows_triton import check_rows, scratch
+from kvcodec.kernels._rows_triton import check_rows, neighbours, scratch
 from kvcodec.kernels._split_decode_triton import decode_kernel, fill_kernel, slots_kernel
 from kvcodec.kernels._split_encode_triton import count_kernel, encode_kernel, write_kernel
 from kvcodec.kernels._triton import TritonKernel
@@ -159,9 +159,12 @@ def decompress(
     slots_kernel[(n,)](
         rows, encoded.nbytes, slots, *sizes, **block, **planes, num_warps=8, **centring
     )
+    # 7 bits of mantissa: a field is a byte, and four of them a word
+    groups = neighbours(target, 4) if spec.format.mantissa_bits == 7 else None
+    into = target if groups is None else groups
     decode_kernel[(n,)](
-        rows, encoded.nbytes, slots, target, ids, *sizes, *cache.stride(),
-        **block, **planes, num_warps=1, **centring,
+        rows, encoded.nbytes, slots, into, ids, *sizes, *into.stride(),
+        **block, **planes, GROUPED=groups is not None, num_warps=1, **centring,
     )  # fmt: skip
     fill_kernel[(n, triton.cdiv(spec.numel, TILE))](
         rows,

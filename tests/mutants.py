@@ -104,7 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         "wrong rank in the word stream", "kernels/_rans_triton.py",
-        "at = read + tl.cumsum(needed) - 1", "at = read + tl.cumsum(needed)", SPLIT,
+        "at = read + before", "at = read + before + 1", SPLIT,
     ),
     Mutant(
         "words read past a damaged stream", "kernels/_rans_triton.py",
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "dead lanes step on", "kernels/_rans_triton.py",
-        "state = tl.where(live, coded, state)", "state = coded", SPLIT,
+        "coded = tl.where(live, coded, state)", "coded = coded + 0", SPLIT,
     ),
     Mutant(
         "words stored below the stream", "kernels/_rans_triton.py",
