@@ -51,7 +51,6 @@ class Codec(ABC):
     later: ClassVar[tuple[str, ...]] = ()  # parameters younger than this version's frozen frames
 
     stream_ordered: ClassVar[bool] = False  # compress never waits for the host on a GPU
-    idempotent: ClassVar[bool] = False  # decode, then encode gives the same row
     portable_bytes: ClassVar[bool] = True  # False: a library's version decides a row's bytes
     host_tier_only: ClassVar[bool] = False  # no GPU kernel, none planned: for rows in DRAM, on disk
     needs_positions: ClassVar[bool] = False
@@ -64,6 +63,11 @@ class Codec(ABC):
     @property
     def fixed_size(self) -> bool:
         """Whether every row of a spec has max_nbytes bytes."""
+        return False
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether decoding a row and encoding again gives the same row."""
         return False
 
     @property

@@ -95,8 +95,9 @@ def merge_heads(encoded: Sequence[EncodedBlocks]) -> EncodedBlocks:
 def _require_splittable(codec: Codec) -> None:
     if not codec.head_splittable:
         raise UnsupportedSpecError(
-            f"{codec.name}: its rows code all heads together; decompress the block and compress "
-            "the heads you need, or store them with a codec that has head_splittable"
+            f"{codec.name}: its rows code all heads together, or name tables of all heads; "
+            "decompress the block and compress the heads you need, or store them with a codec "
+            "that has head_splittable"
         )
 
 

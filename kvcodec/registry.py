@@ -294,7 +294,13 @@ def load_kernel(codec: Codec, impl: str) -> Kernel:
     if isinstance(codec, Quantizer) and codec.stacked:
         from kvcodec.kernels._stack import StackedKernel, load_coder
 
-        return StackedKernel(kernel, load_coder(impl))
+        kernel = StackedKernel(kernel, load_coder(impl))
+    from kvcodec.centred import Centred
+
+    if isinstance(codec, Centred) and codec.centred:
+        from kvcodec.kernels._centred import CentredKernel, load_shifter
+
+        kernel = CentredKernel(kernel, load_shifter(impl))
     return kernel
 
 

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 FILES = (
     *sorted((ROOT / "kvcodec" / "codecs").glob("*.py")),
     ROOT / "kvcodec" / "angles.py",
+    ROOT / "kvcodec" / "centred.py",
     ROOT / "kvcodec" / "centring.py",
     ROOT / "kvcodec" / "contexts.py",
     ROOT / "kvcodec" / "exact.py",

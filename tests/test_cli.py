@@ -256,7 +256,7 @@ def test_eval_of_0_tokens_means_the_whole_text(run, model_dir, text_file):
         (("--codec", "fp8:scale=head,given=1.0/2.0/3.0"), "3 given scales for 2 heads"),
         (("--codec", "@nowhere.json"), "plan '@nowhere.json' cannot be read"),
         (("--codec", "{}"), "plan: got {}"),
-        (("--prefix", 100), "prefix 100 is not a positive multiple of the block size 16"),
+        (("--prefix", 100), "prefix 100 is not a multiple of the block size 16"),
         (("--prefix", 96), "prefix 96 is not below window 96"),
         (("--tokens", -1), "tokens is -1"),
         (("--device", "cuda:99"), "device 'cuda:99'"),
@@ -346,8 +346,10 @@ def test_eval_binds_codecs_to_a_profile(run, model_dir, text_file, tmp_path):
     code, out, _ = run(*args, "--profile", path, "--json", tmp_path / "out.json")
     assert code == 0
     assert "split:model=context  bit-equal" in out
-    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
-    assert "tables=" in row["plan"]
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert "tables=" in data["rows"][0]["plan"]
+    assert data["profile"]["hash"] == kvcodec.Profile.load(path).hash
+    assert data["profile"]["context"] == 64
     code, out, err = run(*args)
     assert (code, out) == (2, "")
     assert "needs tables of a profile and holds none" in one_line(err)

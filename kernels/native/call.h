@@ -95,7 +95,10 @@ inline u8* put_part(u8* at, const u8* data, i64 nbytes) {
 }
 
 // What predicts exponents in the split codec; the order is that of MODELS in split_native.py.
-enum SplitModel : i64 { kPlainModel, kCentredModel, kNumModels };
+enum SplitModel : i64 { kPlainModel, kCentredModel, kProfileModel, kContextModel, kNumModels };
+
+// Whether a model codes with tables of a profile.
+inline bool is_tabled(SplitModel model) { return model >= kProfileModel; }
 
 // Scales of the fp8 codec.
 struct Fp8 {
@@ -140,10 +143,18 @@ struct Bitplane {
   int depth() const { return two_level ? 2 : 7; }
 };
 
+// Means of center=profile.
+struct Center {
+  i64 source;         // index into Isa
+  const float* mean;  // [num_heads, head_dim]
+};
+
+void center_take_off(const Call& call, const Center& center);
+void center_put_back(const Call& call, const Center& center);
 void raw_compress(const Call& call);
 i64 raw_decompress(const Call& call);
-void split_compress(const Call& call, Format format, SplitModel model);
-i64 split_decompress(const Call& call, Format format, SplitModel model);
+void split_compress(const Call& call, Format format, SplitModel model, const Contexts* contexts);
+i64 split_decompress(const Call& call, Format format, SplitModel model, const Contexts* contexts);
 void fp8_compress(const Call& call, const Fp8& fp8);
 i64 fp8_decompress(const Call& call, const Fp8& fp8);
 void microscaling_compress(const Call& call, const Microscaling& ms);
@@ -152,8 +163,8 @@ void bitplane_compress(const Call& call, const Bitplane& codec);
 i64 bitplane_decompress(const Call& call, const Bitplane& codec);
 
 // Scratch that a call of these sizes needs.
-i64 split_compress_scratch(const Plane& plane, i64 num_threads);
-i64 split_decompress_scratch(const Plane& plane, i64 n);
+i64 split_compress_scratch(const Plane& plane, SplitModel model, i64 num_threads);
+i64 split_decompress_scratch(const Plane& plane, SplitModel model, i64 n);
 i64 fp8_scratch(const Plane& plane, i64 num_threads);
 i64 microscaling_scratch(const Plane& plane, i64 num_threads);
 i64 bitplane_scratch(const Plane& plane, i64 num_threads);  // either way

@@ -25,6 +25,7 @@ namespace {
 #include "lanes.inc"
 #include "centres.inc"
 #include "scales.inc"
+#include "shift.inc"
 #include "rotation.inc"
 #include "microscaling.inc"
 #include "bitplane.inc"
@@ -272,6 +273,65 @@ u8* encode(int lanes, const EncodeTable& table, u32* states, const u8* symbols, 
   return run(table, states, symbols, rounds, words);
 }
 
+typedef u32 V __attribute__((vector_size(32)));
+
+inline bool any(V v) { return _mm256_testz_si256((__m256i)v, (__m256i)v) == 0; }
+
+// table[index[i]] of eight lanes, in 64 bits each: lanes 0, 2, 4, 6 and the others.
+inline void look_up_pair(const u64* table, const u32* index, V& low, V& high) {
+  const auto one = [&](int i) {
+    return _mm256_set1_epi64x(static_cast<long long>(table[index[i]]));
+  };
+  const auto four = [&](int first) {
+    return _mm256_blend_epi32(_mm256_blend_epi32(one(first), one(first + 2), 0x0C),
+                              _mm256_blend_epi32(one(first + 4), one(first + 6), 0xC0), 0xF0);
+  };
+  const __m256i even = four(0), odd = four(1);
+  low = (V)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+  high = (V)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+}
+
+inline V look_up(const u32* table, const u32* index) {
+  const auto one = [&](int i) { return broadcast(table[index[i]]); };
+  const __m256i e01 = _mm256_blend_epi32(one(0), one(1), 0x02);
+  const __m256i e23 = _mm256_blend_epi32(one(2), one(3), 0x08);
+  const __m256i e45 = _mm256_blend_epi32(one(4), one(5), 0x20);
+  const __m256i e67 = _mm256_blend_epi32(one(6), one(7), 0x80);
+  return (V)_mm256_blend_epi32(_mm256_blend_epi32(e01, e23, 0x0C),
+                               _mm256_blend_epi32(e45, e67, 0xC0), 0xF0);
+}
+
+inline V multiply_high(V a, V b) {
+  const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32((__m256i)a, (__m256i)b), 32);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32),
+                                       _mm256_srli_epi64((__m256i)b, 32));
+  return (V)_mm256_blend_epi32(even, odd, 0xAA);
+}
+
+inline V refill(V x, Words& from) {
+  const __m256i next = (__m256i)x;
+  const __m256i need = _mm256_cmpeq_epi32(_mm256_min_epu32(next, broadcast(0xFFFF)), next);
+  const u32 mask = static_cast<u32>(_mm256_movemask_ps(_mm256_castsi256_ps(need)));
+  const __m128i ahead = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from.words + from.at));
+  const __m256i read =
+      _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(ahead), load_vector(kExpand.at[mask]));
+  from.at += 2 * static_cast<i64>(__builtin_popcountll(mask));
+  return (V)_mm256_or_si256(_mm256_sllv_epi32(next, _mm256_and_si256(need, broadcast(16))), read);
+}
+
+// Half of the lanes under a mask to the words, which grow downward; 16 bytes below are overwritten.
+inline V spill(V x, V which, u8*& words) {
+  const __m256i state = (__m256i)x, low = _mm256_and_si256(state, broadcast(0xFFFF));
+  const u32 mask = static_cast<u32>(_mm256_movemask_ps(_mm256_castsi256_ps((__m256i)which)));
+  const __m128i eight =
+      _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+  const __m128i order = _mm_load_si128(reinterpret_cast<const __m128i*>(kPack.at[mask]));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(words - 16), _mm_shuffle_epi8(eight, order));
+  words -= 2 * __builtin_popcount(mask);
+  return (V)_mm256_srlv_epi32(state, _mm256_and_si256((__m256i)which, broadcast(16)));
+}
+
+#include "contexts.inc"
 #include "table.inc"
 
 }  // namespace

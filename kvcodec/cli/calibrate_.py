@@ -57,7 +57,8 @@ def calibrate_model(
 ) -> None:
     """Calibrate a model: count what its keys and values look like and write a profile.
 
-    Codecs with model=profile or model=context use it: bind them with Plan.bind(profile).
+    Codecs with model=profile, model=context or center=profile use it: bind them with
+    Plan.bind(profile).
     """
     for name, value in (("context", context), ("tokens", tokens)):
         if value < 0:

@@ -31,6 +31,8 @@ Examples:
   kvcodec eval --codec key=split,value=fp8,first_blocks=1 --codec @plan.json
   kvcodec eval --model ./my-model --text book.txt --window 4096 --prefix 3072 --tokens 65536
   kvcodec eval --codec split:model=context --profile smollm2.profile
+  kvcodec eval --window 2048 --prefix 0 --block-size 16 --profile smollm2.profile \
+      --codec nvfp4 --codec nvfp4:center=profile,first_blocks=1
   kvcodec eval --json result.json --plot result.png
 
 A codec is a preset, a codec with parameters, key=SPEC,value=SPEC, or a plan as JSON, inline or in
@@ -63,7 +65,11 @@ def evaluate_codecs(
         int, typer.Option(metavar="N", help="Tokens of a window, BOS included.")
     ] = 1024,
     prefix: Annotated[
-        int, typer.Option(metavar="N", help="Tokens of a window that are compressed.")
+        int,
+        typer.Option(
+            metavar="N",
+            help="Tokens of a window that are compressed; 0: all, while the model runs.",
+        ),
     ] = 512,
     block_size: Annotated[int, typer.Option(metavar="N", help="Tokens of a block.")] = 64,
     tokens: Annotated[
@@ -84,12 +90,13 @@ def evaluate_codecs(
 
     Bits per element, perplexity, KL divergence and agreement with the uncompressed run, speed.
     The prefix of every window goes through encode and decode block by block; the rest of the
-    window is scored through the cache that comes back.
+    window is scored through the cache that comes back. With --prefix 0 every key and value does,
+    while the model runs: harsher, and what papers mostly report.
     """
     # Everything that can be refused is refused before a model is loaded.
     plans = {spec: parse_plan(spec) for spec in codec or DEFAULT_CODECS}
-    if profile is not None:
-        tables = Profile.load(profile)
+    tables = None if profile is None else Profile.load(profile)
+    if tables is not None:
         plans = {spec: plan.bind(tables) for spec, plan in plans.items()}
     from kvcodec.eval import plot
     from kvcodec.eval.output import check_writable, write_file
@@ -129,7 +136,10 @@ def evaluate_codecs(
     out.print()
     out.print(table(report))
     if json_file is not None:
-        write_file(json_file, (json.dumps(report.to_json(), indent=2) + "\n").encode())
+        found = report.to_json()
+        if tables is not None:
+            found["profile"] = {"hash": tables.hash, **tables.about}
+        write_file(json_file, (json.dumps(found, indent=2) + "\n").encode())
     if plot_file is not None:
         write_file(plot_file, plot.png(report))
 

@@ -11,8 +11,8 @@ import torch
 from kvcodec import exact
 from kvcodec.bits import U8, FloatFormat, UInt, from_bits, pack_plane, to_bits, unpack_plane
 from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.centred import Centred
 from kvcodec.errors import CorruptDataError
-from kvcodec.quantizer import Quantizer
 from kvcodec.row import Section, read_rows, write_row
 
 SOURCES = (torch.bfloat16, torch.float16, torch.float32)
@@ -53,7 +53,7 @@ def why_unsupported(spec: BlockSpec, group: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Mx(Quantizer):
+class Mx(Centred):
     """OCP Microscaling: groups of 32 along head_dim under a power of two.
 
     With E the exponent field of the fp32 of a group's largest finite magnitude (0 for subnormals
@@ -65,8 +65,7 @@ class Mx(Quantizer):
     lossless = False
     parts_split_heads = True
     stream_ordered = True
-    idempotent = True
-    later = ("entropy",)
+    later = ("entropy", "center", "tables")
     source = "OCP Microscaling Formats (MX) 1.0"
 
     @property
@@ -80,9 +79,14 @@ class Mx(Quantizer):
         codes = exact.codes_of(self.target)
         return (codes.max >> self.target.mantissa_bits) - codes.bias
 
+    @property
+    def idempotent(self) -> bool:
+        """Unless a mean is added and taken off: each rounds."""
+        return not self.centred
+
     def supports(self, spec: BlockSpec) -> str | None:
         """bf16, fp16 and fp32 in whole groups."""
-        return why_unsupported(spec, MX_GROUP)
+        return why_unsupported(spec, MX_GROUP) or self.misfit(spec)
 
     def parts(self, spec: BlockSpec) -> tuple[Section, ...]:
         """Codes, then a scale byte per group."""

@@ -11,8 +11,8 @@ import torch
 from kvcodec import exact
 from kvcodec.bits import FORMATS, FloatFormat, UInt, from_bits, to_bits
 from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.centred import Centred
 from kvcodec.errors import InvalidInputError
-from kvcodec.quantizer import Quantizer
 from kvcodec.registry import register
 from kvcodec.row import Section, read_rows, write_row
 
@@ -36,7 +36,7 @@ SOURCES = (torch.bfloat16, torch.float16, torch.float32)
 
 @register
 @dataclass(frozen=True, slots=True)
-class Fp8(Quantizer):
+class Fp8(Centred):
     """Round to 8-bit floats under scales shared by a block, a head, a token, a channel or less.
 
     scale = max(amax / max_code, 2^-100), 1 for an all-zero group; amax over finite valid values;
@@ -53,6 +53,7 @@ class Fp8(Quantizer):
         group: 64 or 128, for scale=group.
         scale_dtype: "fp32" or "ue8m0".
         entropy: "rans" entropy-codes exponents of codes and scales, see kvcodec.quantizer.
+        center, tables: "profile" takes a profile's means off first, see kvcodec.centred.
 
     Error: at most half an ulp of the code, 2^-4 relative for e4m3 and 2^-3 for e5m2, above the
     smallest normal code. Cost: 8 bits per element and 32 per scale. Format: formats/fp8.md.
@@ -73,8 +74,9 @@ class Fp8(Quantizer):
         "fp8:scale=group,group=64,scale_dtype=ue8m0",
         "fp8:scale=channel",
         "fp8:scale=token,scale_dtype=ue8m0",
+        "fp8:center=profile",
     )
-    later = ("group", "scale_dtype", "entropy")
+    later = ("group", "scale_dtype", "entropy", "center", "tables")
 
     dtype: str = "e4m3"
     scale: str = "token_head"
@@ -85,6 +87,7 @@ class Fp8(Quantizer):
 
     def __post_init__(self) -> None:
         self.check_entropy()
+        self.check_center()
         if self.dtype not in TARGETS:
             raise InvalidInputError(f"fp8: dtype is {self.dtype!r}, wanted {' or '.join(TARGETS)}")
         if self.scale not in SHARED_AXES:
@@ -122,7 +125,7 @@ class Fp8(Quantizer):
             return f"{len(self.given)} given scales for {spec.num_kv_heads} heads"
         if self.scale == "group" and spec.head_dim % self.group:
             return f"head_dim {spec.head_dim} is not a multiple of group={self.group}"
-        return None
+        return self.misfit(spec)
 
     def head_params(self) -> tuple[str, ...]:
         """Given scales of heads."""

@@ -11,8 +11,8 @@ import torch
 from kvcodec import exact
 from kvcodec.bits import FORMATS, FloatFormat, UInt, from_bits, pack_plane, to_bits, unpack_plane
 from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.centred import Centred
 from kvcodec.errors import InvalidInputError
-from kvcodec.quantizer import Quantizer
 from kvcodec.registry import register
 from kvcodec.row import Section, read_rows, write_row
 
@@ -26,7 +26,7 @@ ROUNDER = np.float32(2.0**23)  # x + 2^23 is x rounded to an integer, ties to ev
 
 @register
 @dataclass(frozen=True, slots=True)
-class Int4(Quantizer):
+class Int4(Centred):
     """Map each group's range onto integers; min and max of the group come back.
 
     x ~ code * scale + zero; zero = the smallest finite valid value, rounded down to `meta`;
@@ -42,6 +42,7 @@ class Int4(Quantizer):
         meta: type of scales and zeros, "fp16", "bf16" or "fp32". fp16 holds zeros of bf16 and fp16
             blocks exactly, but nothing beyond 65504.
         entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
+        center, tables: "profile" takes a profile's means off first, see kvcodec.centred.
 
     Error: at most scale / 2 and the roundings that the format page names. Cost: bits per element
     and two `meta` values per group: 5 bits by default. Source: KIVI; differs: zeros round down and
@@ -57,8 +58,9 @@ class Int4(Quantizer):
         "int4",
         "int4:bits=2,axis=channel,group=16",
         "int4:group=64,meta=fp32,entropy=rans",
+        "int4:center=profile",
     )
-    later = ("entropy",)
+    later = ("entropy", "center", "tables")
 
     bits: int = 4
     axis: str = "token"
@@ -68,6 +70,7 @@ class Int4(Quantizer):
 
     def __post_init__(self) -> None:
         self.check_entropy()
+        self.check_center()
         allowed = {"bits": WIDTHS, "axis": AXES, "group": GROUPS, "meta": METAS}
         for name, values in allowed.items():
             if getattr(self, name) not in values:
@@ -103,7 +106,7 @@ class Int4(Quantizer):
                 f"head_dim {spec.head_dim} is smaller than the group of {self.group} channels; "
                 "use a smaller group, or axis=channel"
             )
-        return None
+        return self.misfit(spec)
 
     def meta_shape(self, spec: BlockSpec) -> tuple[int, int, int]:
         """Scales (and zeros) of a block: the cut axis counts groups."""

@@ -18,6 +18,7 @@ class Mxfp4(Mx):
 
     Args:
         entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
+        center, tables: "profile" takes a profile's means off first, see kvcodec.centred.
 
     NaN becomes +6, infinity 6 with its sign. Error: at most a quarter of the value above the scale,
     also where the largest of a group saturates, and a quarter of the scale below it. Cost: 4.25
@@ -25,12 +26,13 @@ class Mxfp4(Mx):
     """
 
     name = "mxfp4"
-    examples = ("mxfp4", "mxfp4:entropy=rans")
+    examples = ("mxfp4", "mxfp4:entropy=rans", "mxfp4:center=profile")
 
     entropy: str = "none"
 
     def __post_init__(self) -> None:
         self.check_entropy()
+        self.check_center()
 
     @property
     def target(self) -> FloatFormat:

@@ -21,6 +21,7 @@ class Mxfp8(Mx):
     Args:
         dtype: "e4m3" (largest 448) or "e5m2" (largest 57344).
         entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
+        center, tables: "profile" takes a profile's means off first, see kvcodec.centred.
 
     Error: half an ulp of the code, 2^-4 relative for e4m3 and 2^-3 for e5m2, above the smallest
     normal code; up to an eighth where the group's largest saturates. Cost: 8.25 bits per element.
@@ -28,13 +29,14 @@ class Mxfp8(Mx):
     """
 
     name = "mxfp8"
-    examples = ("mxfp8", "mxfp8:dtype=e5m2,entropy=rans")
+    examples = ("mxfp8", "mxfp8:dtype=e5m2,entropy=rans", "mxfp8:center=profile")
 
     dtype: str = "e4m3"
     entropy: str = "none"
 
     def __post_init__(self) -> None:
         self.check_entropy()
+        self.check_center()
         if self.dtype not in TARGETS:
             known = " or ".join(TARGETS)
             raise InvalidInputError(f"mxfp8: dtype is {self.dtype!r}, wanted {known}")

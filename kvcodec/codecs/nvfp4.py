@@ -11,9 +11,9 @@ import torch
 from kvcodec import exact
 from kvcodec.bits import FORMATS, U8, UInt, from_bits, to_bits
 from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.centred import Centred
 from kvcodec.codecs._microscaling import E2M1, narrow, pack, packed_shape, unpack, why_unsupported
 from kvcodec.errors import CorruptDataError, InvalidInputError
-from kvcodec.quantizer import Quantizer
 from kvcodec.registry import register
 from kvcodec.row import Section, read_rows, write_row
 
@@ -28,7 +28,7 @@ LARGEST_SCALE = 0x7E  # E4M3 code of 448: the next ones are NaN and negative
 
 @register
 @dataclass(frozen=True, slots=True)
-class Nvfp4(Quantizer):
+class Nvfp4(Centred):
     """Round to 4-bit floats under two levels of scales; true divisions throughout.
 
     global = max(amax / 2688, 2^-100), 1 for an all-zero block, amax over finite valid values;
@@ -42,6 +42,7 @@ class Nvfp4(Quantizer):
         given: a global scale (multiplied on decoding) to use instead of measured ones; it stands in
             the codec's config and not in the rows.
         entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
+        center, tables: "profile" takes a profile's means off first, see kvcodec.centred.
 
     Error: a quarter of the value at most in the range of normal codes, see the format page. Cost:
     4.5 bits per element and 32 for the block. Format: formats/nvfp4.md.
@@ -54,8 +55,13 @@ class Nvfp4(Quantizer):
     source = (
         "NVFP4 (true division, as in TensorRT Model Optimizer); four_over_six: arXiv:2512.02010"
     )
-    examples = ("nvfp4", "nvfp4:four_over_six=true", "nvfp4:given=0.003,entropy=rans")
-    later = ("entropy",)
+    examples = (
+        "nvfp4",
+        "nvfp4:four_over_six=true",
+        "nvfp4:given=0.003,entropy=rans",
+        "nvfp4:center=profile,entropy=rans",
+    )
+    later = ("entropy", "center", "tables")
 
     four_over_six: bool = False
     given: float | None = None
@@ -63,6 +69,7 @@ class Nvfp4(Quantizer):
 
     def __post_init__(self) -> None:
         self.check_entropy()
+        self.check_center()
         given = self.given
         if given is not None and not (math.isfinite(given) and MIN_GLOBAL <= given <= 2.0**100):
             raise InvalidInputError(
@@ -72,7 +79,7 @@ class Nvfp4(Quantizer):
 
     def supports(self, spec: BlockSpec) -> str | None:
         """bf16, fp16 and fp32 in whole groups."""
-        return why_unsupported(spec, GROUP)
+        return why_unsupported(spec, GROUP) or self.misfit(spec)
 
     def parts(self, spec: BlockSpec) -> tuple[Section, ...]:
         """Codes, a scale byte per group, and the global scale if it was measured."""

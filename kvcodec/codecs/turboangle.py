@@ -10,8 +10,8 @@ import torch
 from kvcodec import angles, exact, fixed_log, radix
 from kvcodec.bits import FORMATS, UInt, from_bits, to_bits
 from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.centred import Centred
 from kvcodec.errors import InvalidInputError
-from kvcodec.quantizer import Quantizer
 from kvcodec.registry import register
 from kvcodec.rotation import rotate, unrotate
 from kvcodec.row import Section, read_rows, write_row
@@ -26,7 +26,7 @@ LOG_RANGE = 2.0**-10  # log levels do not go below so much of the largest norm
 
 @register
 @dataclass(frozen=True, slots=True)
-class TurboAngle(Quantizer):
+class TurboAngle(Centred):
     """Rotate a head vector, y = H D x, and code its pairs (y_2i, y_2i+1) by angle and norm.
 
     k = round(n atan2(y_2i+1, y_2i) / 2 pi) mod n; r = |(y_2i, y_2i+1)|, coded between the smallest
@@ -40,6 +40,7 @@ class TurboAngle(Quantizer):
         norm: "linear", or "log" (q codes log2 r), or "fp16" or "fp32": norms uncoded.
         minmax: "fp32" or "fp16", how min and max are stored.
         entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
+        center, tables: "profile" takes a profile's means off first, see kvcodec.centred.
 
     Error of a vector, relative to its norm: pi / n from the angles at most (mean square
     2 - 2 sin(pi/n) / (pi/n)), and what the norms lose: at most (max - min) / (2^(b+1) - 2) each.
@@ -59,8 +60,9 @@ class TurboAngle(Quantizer):
         "turboangle:n=64,norm_bits=4,norm=log",
         "turboangle:n=48,norm_bits=6,minmax=fp16",
         "turboangle:n=56,norm=fp16,entropy=rans",
+        "turboangle:center=profile",
     )
-    later = ("entropy",)
+    later = ("entropy", "center", "tables")
 
     n: int = 128
     norm_bits: int = 8
@@ -70,6 +72,7 @@ class TurboAngle(Quantizer):
 
     def __post_init__(self) -> None:
         self.check_entropy()
+        self.check_center()
         if not 2 <= self.n <= MAX_DIRECTIONS:
             raise InvalidInputError(f"turboangle: n is {self.n}, wanted 2 to {MAX_DIRECTIONS}")
         if not 4 <= self.norm_bits <= 8:
@@ -92,7 +95,7 @@ class TurboAngle(Quantizer):
             return f"{spec.format.name} is not one of bf16, fp16, fp32; choose split to keep it"
         if spec.head_dim % 2:
             return f"head_dim {spec.head_dim} is odd and leaves an element unpaired; choose fp8"
-        return None
+        return self.misfit(spec)
 
     def parts(self, spec: BlockSpec) -> tuple[Section, ...]:
         """Angle codes, then norms and their range, each [T, H, ...]."""

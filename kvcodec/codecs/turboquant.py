@@ -20,8 +20,8 @@ from kvcodec.bits import (
     unpack_plane,
 )
 from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.centred import Centred
 from kvcodec.errors import InvalidInputError
-from kvcodec.quantizer import Quantizer
 from kvcodec.registry import register
 from kvcodec.row import Section, read_rows, write_row
 
@@ -46,7 +46,7 @@ MAX_HEAD_DIM = 1024
 
 @register
 @dataclass(frozen=True, slots=True)
-class TurboQuant(Quantizer):
+class TurboQuant(Centred):
     """Rotate each head's vector, store its norm, and round its coordinates to a codebook.
 
     u = x times a power of two; r = |u|; z = H D u * sqrt(head_dim) / r; code = the sign and nearest
@@ -57,6 +57,7 @@ class TurboQuant(Quantizer):
         bits: 1, 2, 3 or 4, of a code. 3 stand as planes of 2 and 1 bits.
         norm: type of the stored norms, "fp16" (to 65504) or "fp32".
         entropy: "rans" entropy-codes codes and scales, see kvcodec.quantizer.
+        center, tables: "profile" takes a profile's means off first, see kvcodec.centred.
 
     Error: on average .363, .117, .0345, .0095 of a vector's squared norm at 1 to 4 bits, wherever
     the rotation spreads it evenly; no bound per element. Cost: bits per element, and a norm per
@@ -70,8 +71,13 @@ class TurboQuant(Quantizer):
     parts_split_heads = True
     stream_ordered = True
     source = "TurboQuant, arXiv:2504.19874"
-    examples = ("turboquant", "turboquant:bits=3,norm=fp32", "turboquant:bits=2,entropy=rans")
-    later = ("entropy",)
+    examples = (
+        "turboquant",
+        "turboquant:bits=3,norm=fp32",
+        "turboquant:bits=2,entropy=rans",
+        "turboquant:center=profile",
+    )
+    later = ("entropy", "center", "tables")
 
     bits: int = 4
     norm: str = "fp16"
@@ -79,6 +85,7 @@ class TurboQuant(Quantizer):
 
     def __post_init__(self) -> None:
         self.check_entropy()
+        self.check_center()
         for name, values in ("bits", [*LEVELS]), ("norm", [*NORMS]):
             if getattr(self, name) not in values:
                 known = ", ".join(map(str, values))
@@ -103,7 +110,7 @@ class TurboQuant(Quantizer):
             )
         if spec.head_dim > MAX_HEAD_DIM:
             return f"head_dim {spec.head_dim} is over {MAX_HEAD_DIM}; choose int4 or fp8"
-        return None
+        return self.misfit(spec)
 
     def parts(self, spec: BlockSpec) -> tuple[Section, ...]:
         """One part per plane of code bits, lowest bits first; then the norms."""

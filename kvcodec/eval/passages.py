@@ -13,7 +13,8 @@ class Cut:
     """How a text is cut.
 
     window: tokens that a passage feeds to the model, its BOS included.
-    prefix: so many of them go to the cache first and through the codec; whole blocks.
+    prefix: so many of them go to the cache first and through the codec; whole blocks. 0: all go
+        through it while the model runs.
     block_size: tokens of a block.
     tokens: at most so many are scored; all when None.
     """
@@ -24,10 +25,10 @@ class Cut:
     tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if self.block_size < 1 or self.prefix < 1 or self.prefix % self.block_size:
+        if self.block_size < 1 or self.prefix < 0 or self.prefix % self.block_size:
             raise InvalidInputError(
-                f"prefix {self.prefix} is not a positive multiple of the block size "
-                f"{self.block_size}: every block of the prefix must be full to be compressed"
+                f"prefix {self.prefix} is not a multiple of the block size {self.block_size}: "
+                "every block of the prefix must be full to be compressed"
             )
         if self.prefix >= self.window:
             raise InvalidInputError(
@@ -35,6 +36,16 @@ class Cut:
             )
         if self.tokens is not None and self.tokens < 1:
             raise InvalidInputError(f"tokens is {self.tokens}, wanted at least 1")
+
+    @property
+    def whole(self) -> bool:
+        """Whether every key and value is replaced while the model runs."""
+        return self.prefix == 0
+
+    @property
+    def mode(self) -> str:
+        """Name of the method, see docs/evaluation.md."""
+        return "whole-sequence" if self.whole else "cached-prefix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,8 @@ def cut_passages(ids: Sequence[int], bos: int | None, cut: Cut) -> list[Passage]
     """Passages of `cut.window` tokens, `window - prefix` apart; the last may be shorter.
 
     A passage begins with `bos`, if there is one, whatever comes before it in the text. All tokens
-    but those of the first prefix and the one fed after it are targets, each of them once.
+    but those of the first prefix and the one fed after it are targets, each of them once; without a
+    prefix, all that something is fed before.
 
     Raises:
         InvalidInputError: the text does not fill a passage.
@@ -67,11 +79,6 @@ def cut_passages(ids: Sequence[int], bos: int | None, cut: Cut) -> list[Passage]
     passages = []
     for begin in range(first, end, stride):
         stop = min(begin + stride, end)
-        passages.append(
-            Passage(
-                prefix=(*front, *ids[begin - first : begin - 1]),
-                fed=tuple(ids[begin - 1 : stop - 1]),
-                targets=tuple(ids[begin:stop]),
-            )
-        )
+        run = (*front, *ids[begin - first : stop - 1])
+        passages.append(Passage(run[: cut.prefix], run[cut.prefix :], tuple(ids[begin:stop])))
     return passages

@@ -10,8 +10,6 @@ from kvcodec.eval.passages import Cut
 from kvcodec.eval.provenance import provenance
 from kvcodec.eval.text import Text
 
-MODE = "cached-prefix"
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -69,7 +67,7 @@ class Report:
         """Strict JSON: a figure that is not finite becomes null."""
         text = {k: v for k, v in asdict(self.text).items() if k != "content"}
         data = {
-            "mode": MODE,
+            "mode": self.cut.mode,
             "model": self.model,
             "revision": self.revision,
             "dtype": self.dtype,

@@ -1,10 +1,8 @@
-"""The evaluation: prefixes through encode and decode, continuations scored through the result."""
+"""The evaluation: keys and values through encode and decode, tokens scored with what came back."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import torch
 from transformers.cache_utils import Cache, DynamicCache
@@ -12,29 +10,18 @@ from transformers.cache_utils import Cache, DynamicCache
 from kvcodec.bits import int_view
 from kvcodec.engines.transformers import KVCodecCache, PagedLayer
 from kvcodec.errors import InvalidInputError, UnsupportedSpecError
+from kvcodec.eval.decoded import DecodedCache
 from kvcodec.eval.model import LoadedModel
 from kvcodec.eval.passages import Cut, Passage, cut_passages
 from kvcodec.eval.replay import States, forward, record, replay
 from kvcodec.eval.report import NoiseFloor, Report, Row
-from kvcodec.eval.score import F64, TokenScores, compare, concat_scores
+from kvcodec.eval.score import F64, compare, concat_scores
 from kvcodec.eval.statistics import mean_stderr, perplexity, perplexity_difference, quantile
+from kvcodec.eval.tally import Tally, now
 from kvcodec.eval.text import Text
 from kvcodec.plan import Plan
 
 SEED = 0  # nothing here draws; a codec that does would draw the same in every run
-
-
-@dataclass(slots=True)
-class Tally:
-    """What one plan did over the passages so far. Bytes are whole rows of prefix blocks."""
-
-    scores: list[TokenScores] = field(default_factory=list)
-    numel: int = 0
-    raw_nbytes: int = 0
-    encoded_nbytes: int = 0
-    encode_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    bit_equal: bool = True
 
 
 def evaluate(
@@ -44,7 +31,7 @@ def evaluate(
     cut: Cut,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
-    """Score a text through the cache of every plan; mode cached-prefix, see docs/evaluation.md.
+    """Score a text through the cache of every plan; docs/evaluation.md has both modes.
 
     Args:
         plans: by the label their row gets.
@@ -74,7 +61,7 @@ def evaluate(
             baseline.append(compare(expected, expected, targets))
             for label, plan in plans.items():
                 advance(done := done + 1, total)
-                cache = _fill(loaded, plan, cut, states, tallies[label])
+                cache = _cache(loaded, plan, cut, states, tallies[label])
                 logits = forward(loaded.model, passage.fed, cache)
                 tallies[label].scores.append(compare(expected, logits, targets))
             done += 1
@@ -103,7 +90,7 @@ def evaluate(
 
 def _check_plans(loaded: LoadedModel, plans: Mapping[str, Plan], cut: Cut, first: Passage) -> None:
     """Cache one token: its states have the shapes that decide what a codec supports."""
-    states = record(loaded.model, first.prefix[:1])
+    states = record(loaded.model, (*first.prefix, *first.fed)[:1])
     for label, plan in plans.items():
         cache = KVCodecCache(loaded.model.config, plan, block_size=cut.block_size)
         if not any(isinstance(cache.layers[layer], PagedLayer) for layer in states):
@@ -121,22 +108,28 @@ def _targets(loaded: LoadedModel, passage: Passage) -> torch.Tensor:
 
 
 def _baseline(loaded: LoadedModel, passage: Passage) -> tuple[States, torch.Tensor]:
-    """States of the prefix, and logits of the continuation through an uncompressed cache."""
-    states = record(loaded.model, passage.prefix)
+    """States of the prefix, if any, and logits of the rest through an uncompressed cache."""
+    states = record(loaded.model, passage.prefix) if passage.prefix else {}
     cache = replay(states, DynamicCache(config=loaded.model.config))
     return states, forward(loaded.model, passage.fed, cache)
 
 
-def _fill(loaded: LoadedModel, plan: Plan, cut: Cut, states: States, tally: Tally) -> Cache:
-    """A compressed cache that holds the prefix; one fetch of it is timed and compared."""
+def _cache(loaded: LoadedModel, plan: Plan, cut: Cut, states: States, tally: Tally) -> Cache:
+    """What the plan's run of a passage begins with; it counts into the tally, now or then.
+
+    A compressed cache that holds the prefix, of which one fetch is timed and compared; without a
+    prefix, an empty cache that replaces what it is given.
+    """
+    if cut.whole:
+        return DecodedCache(loaded.model.config, plan, cut.block_size, tally)
     cache = KVCodecCache(loaded.model.config, plan, block_size=cut.block_size)
-    begun = _now(loaded)
+    begun = now(loaded.model.device)
     replay(states, cache)
-    tally.encode_seconds += _now(loaded) - begun
+    tally.encode_seconds += now(loaded.model.device) - begun
     paged = {i: layer for i, layer in enumerate(cache.layers) if isinstance(layer, PagedLayer)}
-    begun = _now(loaded)
+    begun = now(loaded.model.device)
     fetched = {index: layer.fetch() for index, layer in paged.items()}
-    tally.decode_seconds += _now(loaded) - begun
+    tally.decode_seconds += now(loaded.model.device) - begun
     for index, planes in fetched.items():
         for plane, kept in zip(planes, states[index], strict=True):
             tally.bit_equal &= torch.equal(int_view(plane), int_view(kept))
@@ -145,13 +138,6 @@ def _fill(loaded: LoadedModel, plan: Plan, cut: Cut, states: States, tally: Tall
     tally.raw_nbytes += stats.live_raw_nbytes
     tally.encoded_nbytes += stats.live_nbytes
     return cache
-
-
-def _now(loaded: LoadedModel) -> float:
-    """Seconds, after the device has finished what was launched."""
-    if loaded.model.device.type == "cuda":
-        torch.cuda.synchronize(loaded.model.device)
-    return time.perf_counter()
 
 
 def _row(label: str, plan: Plan, tally: Tally, baseline: F64) -> Row:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from kvcodec.eval.report import MODE, Report, Row
+from kvcodec.eval.report import Report, Row
+
+METHODS = {
+    "cached-prefix": "the prefix goes through encode and decode in blocks of {} tokens, the "
+    "continuation is scored through it",
+    "whole-sequence": "every key and value goes through encode and decode in blocks of {} tokens "
+    "while the model runs",
+}
 
 
 def heading(report: Report) -> str:
@@ -15,10 +22,9 @@ def heading(report: Report) -> str:
         [
             f"model     {report.model} ({report.revision}), {report.dtype} on {report.device}",
             f"text      {text.name} ({text.source}, sha256 {text.sha256[:12]})",
-            f"mode      {MODE}: the prefix goes through encode and decode in blocks of "
-            f"{cut.block_size} tokens, the continuation is scored through it",
+            f"mode      {cut.mode}: {METHODS[cut.mode].format(cut.block_size)}",
             f"scored    {report.tokens} tokens, each once, in {report.passages} windows of "
-            f"{cut.window} with a prefix of {cut.prefix}; {bos}",
+            f"{cut.window}{'' if cut.whole else f' with a prefix of {cut.prefix}'}; {bos}",
             f"baseline  perplexity {report.ppl:.4f}; run again, {noise.tokens} tokens: "
             f"KL {noise.kl_mean:.2g}, largest difference of a log-likelihood "
             f"{noise.max_nll_difference:.2g}",

@@ -36,6 +36,11 @@ class Case:
         """The interpreter takes about 0.2 ms an operation, and a coder's loop has thousands."""
         return self.impl == "triton" and DEVICE.type == "cpu"
 
+    @property
+    def centred(self) -> bool:
+        """Errors are relative to the distance from a profile's means, not to zero."""
+        return getattr(self.codec, "centred", False)
+
     def codec_for(self, spec: BlockSpec) -> Codec:
         """The codec; one that needs a profile is bound to a made-up one of that spec."""
         return bound(self.codec, spec)

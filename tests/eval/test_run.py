@@ -118,6 +118,35 @@ def test_bits_are_the_bytes_of_the_rows_of_the_prefix(tiny, sample, rows):
         assert rows[spec].ratio == 2 * numel / nbytes
 
 
+WHOLE = Cut(window=88, prefix=0, block_size=16)  # the last block of a window is half full
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, sample):
+    specs = ("raw", "split", "fp8", "fp8:scale=block", "fp8,first_blocks=9")
+    return evaluate(tiny, as_text(sample), plans_of(*specs), WHOLE)
+
+
+def test_a_whole_sequence_without_loss_differs_by_exactly_nothing(whole):
+    for row in (*whole.rows[:2], whole.rows[4]):  # the last one keeps every block exact
+        assert (row.delta_ppl, row.kl_mean, row.top1, row.bit_equal) == (0, 0, 1, True)
+
+
+def test_a_whole_sequence_is_scored_from_its_first_token_and_counted_whole(whole, sample):
+    assert whole.tokens == len(sample)
+    assert whole.cut.mode == whole.to_json()["mode"] == "whole-sequence"
+    # rows of raw: 16 bytes of prefix and whole blocks of 2 heads of 16 elements, 2 bytes each
+    num_rows = sum(-(-n // 16) for n in (88, 88, len(sample) - 176))
+    nbytes = num_rows * (16 + 16 * 32 * 2)
+    assert whole.rows[0].bits_per_element == 8 * nbytes / (len(sample) * 32)
+    assert "every key and value goes through" in heading(whole)
+
+
+def test_replacing_while_the_model_runs_is_harsher_than_a_cached_prefix(whole, rows):
+    assert whole.rows[2].kl_mean > rows["fp8"].kl_mean
+    assert not whole.rows[2].bit_equal
+
+
 def test_speed_is_measured(rows):
     assert all(row.encode_gbps > 0 and row.decode_gbps > 0 for row in rows.values())
 
