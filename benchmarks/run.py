@@ -82,7 +82,7 @@ def with_profile(args: argparse.Namespace) -> Iterator[tuple[list[Dataset], list
     """Keys or values of one layer, and codecs that hold its tables, of a text not among them."""
     tested = [name for name in args.texts if name != PROFILED]
     places: tuple[tuple[int, Kind], ...] = ((LAYER, "key"), (LAYER, "value"))
-    with safe_open(str(capture.capture(PROFILED, LONG, args.captured)), "pt") as file:
+    with safe_open(str(capture.capture(PROFILED, SHORT, args.captured)), "pt") as file:
         planes = {
             place: make_tables(
                 [to_bits(file.get_tensor(f"layers.{place[0]}.{place[1]}"))], FORMATS[torch.bfloat16]
