@@ -6,6 +6,7 @@ import torch
 
 from kvcodec.bits import int_view
 from kvcodec.block import BlockSpec
+from kvcodec.calibrated import Calibrated
 from kvcodec.codec import Codec
 from kvcodec.plan import Plan
 
@@ -41,6 +42,8 @@ def warmup(
     plane = torch.empty_strided((1, *spec.shape), strides, dtype=spec.dtype, device=device)
     int_view(plane).zero_()
     codecs = [codec for codec in plan.codecs() if codec.supports(spec) is None]
+    if any(_held(codec) for codec in codecs):  # a bound plan still names what it was bound from
+        codecs = [codec for codec in codecs if _held(codec) or not codec.needs_profile]
     positions = torch.zeros(1, dtype=torch.int64)
     for codec in codecs:
         for num_valid in (None, [spec.block_size]):
@@ -49,3 +52,8 @@ def warmup(
     if plane.is_cuda:
         torch.cuda.synchronize(plane.device)
     return len(codecs)
+
+
+def _held(codec: Codec) -> bool:
+    """Whether the codec holds tables of a profile."""
+    return isinstance(codec, Calibrated) and codec.bound is not None

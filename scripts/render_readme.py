@@ -29,6 +29,9 @@ def eval_table(data: dict[str, Any]) -> str:
     for row in data["rows"]:
         exact = row["kl_mean"] == 0 and row["delta_ppl"] == 0
         delta = f"{row['delta_ppl']:+.3f} ± {row['delta_ppl_stderr']:.3f}"
+        if data["mode"] == "whole-sequence":  # as papers give it
+            percent = 100 / data["baseline"]["ppl"]
+            delta = f"{percent * row['delta_ppl']:+.2f} % ± {percent * row['delta_ppl_stderr']:.2f}"
         kl = f"{row['kl_mean']:.5f} ± {row['kl_stderr']:.5f}"
         lines.append(
             f"| `{row['codec']}` | {row['bits_per_element']:.2f} | {row['ratio']:.2f} "

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from profiles import make_profile
 
 from kvcodec import BlockSpec, Codec, Plan, get_codec, warmup
 from kvcodec.bits import int_view
+from kvcodec.errors import InvalidInputError
 
 SPEC = BlockSpec(4, 2, 64, torch.bfloat16)
 
@@ -64,3 +66,10 @@ def test_one_codec_is_a_plan_too():
     plane = torch.zeros(1, *SPEC.shape, dtype=SPEC.dtype)
     assert warmup(get_codec("fp8"), plane) == 1
     assert not int_view(plane).any()
+
+
+def test_a_bound_plan_is_warmed_up_with_the_tables_it_holds():
+    plan = Plan.parse("key=fp8:center=profile,value=fp8")
+    assert warmup(plan.bind(make_profile(SPEC)), SPEC) == 2
+    with pytest.raises(InvalidInputError, match="holds none"):
+        warmup(plan, SPEC)
