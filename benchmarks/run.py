@@ -14,11 +14,13 @@ import argparse
 import csv
 import json
 import math
+import os
 import re
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -27,36 +29,77 @@ import capture
 import numpy as np
 import peers
 import torch
+from safetensors import safe_open
 
 from kvcodec.bench import device as gpu
 from kvcodec.bench import run
 from kvcodec.bench.data import Dataset, load_file, synthetic
+from kvcodec.bench.host import Job
 from kvcodec.bench.report import Report, Row, make_row
-from kvcodec.bench.timing import time_host
-from kvcodec.bits import to_bits
+from kvcodec.bench.timing import Work
+from kvcodec.bits import FORMATS, to_bits
+from kvcodec.calibration import make_tables
+from kvcodec.codec import Codec
+from kvcodec.profile import Kind, Profile
+from kvcodec.registry import get_codec
 
+SHORT, LONG = 2048, 8192  # positions
+LONGEST = "news"
+PROFILED = "reviews"  # the text that tables are made of; the others are coded with them
+LAYER = 15  # of 30, for codecs with tables of a layer
+MODELS = ("split", "split:model=centred", "split:model=profile", "split:model=context")
 RESULTS = Path(__file__).parent / "results"
 MACHINE = ("date", "cpu", "cores", "native", "gpu", "cuda", "git_revision", "load")
 
 
+def captured(args: argparse.Namespace, texts: list[str], tokens: int, **cut: Any) -> list[Dataset]:
+    """Keys, then values, of texts together."""
+    files = [capture.capture(name, tokens, args.captured) for name in texts]
+    each = (args.mib << 20) // len(files)
+    loaded = [load_file(path, args.block_nbytes, each, **cut) for path in files]
+    of = f", layer {cut['layers'][0]}" if "layers" in cut else ""
+    last = "" if tokens == SHORT else f", {cut.get('begin', 0)}-{tokens}"
+    return [
+        Dataset(
+            f"SmolLM2-135M {kind}{of}{last}",
+            torch.cat([s.blocks for s in sets]),
+            torch.cat([s.positions for s in sets]),
+        )
+        for kind, sets in zip(("keys", "values"), zip(*loaded, strict=True), strict=True)
+    ]
+
+
 def datasets(args: argparse.Namespace) -> list[Dataset]:
-    """Noise, then keys and values of all texts together."""
-    total = args.mib << 20
-    found = [synthetic(args.block_nbytes, total)]
+    """Noise; all texts together; one of them at the positions that follow."""
+    found = [synthetic(args.block_nbytes, args.mib << 20)]
     if args.texts:
-        files = [capture.capture(name, args.tokens, args.captured) for name in args.texts]
-        loaded = [load_file(path, args.block_nbytes, total // len(files)) for path in files]
-        for kind, sets in zip(("keys", "values"), zip(*loaded, strict=True), strict=True):
-            blocks = torch.cat([s.blocks for s in sets])
-            positions = torch.cat([s.positions for s in sets])
-            found.append(Dataset(f"SmolLM2-135M {kind}", blocks, positions))
+        found += captured(args, args.texts, SHORT)
+        found += captured(args, [LONGEST], LONG, begin=SHORT)
     return found
 
 
-def measure_peer(
-    name: str, codec: peers.Codec, inputs: list[np.ndarray], data: Dataset, how: str, seconds: float
-) -> list[Row] | str:
-    """Rows of a peer that takes `inputs` one by one, or what was wrong."""
+def with_profile(args: argparse.Namespace) -> Iterator[tuple[list[Dataset], list[Codec]]]:
+    """Keys or values of one layer, and codecs that hold its tables, of a text not among them."""
+    tested = [name for name in args.texts if name != PROFILED]
+    places: tuple[tuple[int, Kind], ...] = ((LAYER, "key"), (LAYER, "value"))
+    with safe_open(str(capture.capture(PROFILED, SHORT, args.captured)), "pt") as file:
+        planes = {
+            place: make_tables(
+                [to_bits(file.get_tensor(f"layers.{place[0]}.{place[1]}"))], FORMATS[torch.bfloat16]
+            )
+            for place in places
+        }
+    profile = Profile(planes)
+    near = captured(args, tested, SHORT, layers=[LAYER])
+    far = captured(args, [LONGEST], LONG, begin=SHORT, layers=[LAYER])
+    for place, *data in zip(places, near, far, strict=True):
+        yield data, [get_codec(text).bind(profile, *place) for text in MODELS]
+
+
+def peer_jobs(
+    name: str, codec: peers.Codec, inputs: list[np.ndarray], data: Dataset, how: str
+) -> list[Job] | str:
+    """Encode and decode of a peer that takes `inputs` one by one, or what was wrong."""
     blobs: list[Any] = [None] * len(inputs)
     given = [x.copy() for x in inputs]
 
@@ -81,11 +124,8 @@ def measure_peer(
     ratio = raw / sum(codec.size(blob) for blob in blobs)
     n = raw // data.spec.nbytes
     return [
-        make_row(name, op, how, data.name, data.spec, n, timing, ratio=ratio)
-        for op, timing in (
-            ("encode", time_host(compress, seconds, fresh)),
-            ("decode", time_host(decompress, seconds)),
-        )
+        Job(work, partial(make_row, name, op, how, data.name, data.spec, n, ratio=ratio))
+        for op, work in (("encode", Work(compress, fresh)), ("decode", Work(decompress)))
     ]
 
 
@@ -100,8 +140,8 @@ def affordable(codec: peers.Codec, blocks: np.ndarray, call_seconds: float) -> i
     return max(1, min(len(blocks), int(2 * call_seconds / spent)))
 
 
-def measure_peers(data: Dataset, report: Report, effort: run.Effort) -> None:
-    """A row for each peer: blocks in a loop, and where it is made for it the whole buffer."""
+def all_peer_jobs(data: Dataset, report: Report, call_seconds: float) -> list[Job]:
+    """Jobs of each peer: blocks in a loop, and where it is made for it the whole buffer."""
     bits = to_bits(data.blocks)
     flat = bits.reshape(len(bits), -1)
     source, target = flat, np.zeros_like(flat)
@@ -109,11 +149,13 @@ def measure_peers(data: Dataset, report: Report, effort: run.Effort) -> None:
         "buffer": lambda: np.copyto(target, source),
         "blocks": lambda: [np.copyto(t, s) for t, s in zip(target, source, strict=True)],
     }
-    for how, call in copies.items():
-        timing = time_host(call, effort.seconds)
-        report.rows.append(
-            make_row("numpy copy", "copy", how, data.name, data.spec, len(flat), timing)
+    jobs = [
+        Job(
+            Work(call),
+            partial(make_row, "numpy copy", "copy", how, data.name, data.spec, len(flat)),
         )
+        for how, call in copies.items()
+    ]
     inputs = [(peer, bits) for peer in peers.PEERS] + [(peers.CENTRED, peers.centred(bits))]
     for peer, values in inputs:
         codec = peer.load()
@@ -122,25 +164,18 @@ def measure_peers(data: Dataset, report: Report, effort: run.Effort) -> None:
             continue
         print(f"  {peer.name}, {data.name}", file=sys.stderr, flush=True)
         rows = values.reshape(len(values), -1)
-        n = affordable(codec, rows, effort.call_seconds)
+        n = affordable(codec, rows, call_seconds)
         rows = rows[np.arange(n) * len(rows) // n]  # evenly: the layers of a model differ
         runs = [("blocks", list(rows))]
         if peer.whole and n > 1:
             runs.append(("buffer", [rows.reshape(-1)]))
         for how, given in runs:
-            got = measure_peer(peer.name, codec, given, data, how, effort.seconds)
+            got = peer_jobs(peer.name, codec, given, data, how)
             if isinstance(got, str):
                 report.failed[f"{peer.name}, {how}, {data.name}"] = got
             else:
-                report.rows += got
-
-
-def with_copy_percent(rows: list[Row]) -> Iterator[Row]:
-    """Peers against the copy of the whole buffer, as our codecs are."""
-    ceiling = {row.dataset: row.gbps for row in rows if row.codec == "copy (buffer)"}
-    for row in rows:
-        known = row.copy_percent is not None or row.op == "copy" or row.dataset not in ceiling
-        yield row if known else replace(row, copy_percent=100 * row.gbps / ceiling[row.dataset])
+                jobs += got
+    return jobs
 
 
 def write_csv(path: Path, report: Report) -> None:
@@ -152,7 +187,7 @@ def write_csv(path: Path, report: Report) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.DictWriter(file, [*names, "note", *machine], lineterminator="\n")
         out.writeheader()
-        for row in with_copy_percent(report.rows):
+        for row in report.rows:
             cells = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in asdict(row).items()}
             out.writerow({**cells, **machine})
         for name, note in report.skipped.items():
@@ -173,7 +208,6 @@ def main() -> None:
     parser.add_argument("--site", action="append", default=[], help="folder with the peers")
     parser.add_argument("--captured", type=Path, default=capture.cache_dir())
     parser.add_argument("--texts", nargs="*", default=list(capture.TEXTS))
-    parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--block-nbytes", type=int, default=65536)
     parser.add_argument("--mib", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1, help="of our codecs; peers have one")
@@ -189,24 +223,39 @@ def main() -> None:
     effort = run.Effort(args.seconds, args.call_seconds)
     data = datasets(args)
     if where.type == "cuda":
-        data = [s.take(max(1, (64 << 20) // s.spec.nbytes)) for s in data]
+        data = [s.take(max(1, (64 << 20) // s.spec.nbytes)) for s in data[:3]]
     codecs, skipped = run.choose_codecs(args.codec, data, "auto", where)
     if not args.codec:  # lossless codecs with every parameter they show, beside the peers
-        shown = [e for codec in codecs if codec.lossless for e in codec.examples]
+        shown = [
+            text
+            for codec in codecs
+            if codec.lossless
+            for text in codec.examples
+            if not get_codec(text).needs_profile
+        ]
         codecs = list(dict.fromkeys([*codecs, *run.choose_codecs(shown, data, "auto", where)[0]]))
     report = run.new_report(where, load=args.load)
     report.skipped |= skipped
     for dist in distributions(path=[*args.site, *sys.path]):
         if dist.name in ("blosc2", "constriction", "openzl", "pcodec", "zipnn", "zstandard"):
             report.settings["versions"][dist.name] = dist.version
-    for dataset in data:
-        run.run(
-            codecs, [dataset], impl="auto", device=where, threads=args.threads,
-            effort=effort, report=report,
-            progress=lambda what, done, total: print(f"  {what}", file=sys.stderr, flush=True),
-        )  # fmt: skip
-        if where.type == "cpu":
-            measure_peers(dataset, report, effort)
+    options: dict[str, Any] = {
+        "impl": "auto",
+        "device": where,
+        "effort": effort,
+        "report": report,
+        "progress": lambda what, done, total: print(f"  {what}", file=sys.stderr, flush=True),
+    }
+    if where.type == "cpu":
+        options["also"] = lambda dataset: all_peer_jobs(dataset, report, effort.call_seconds)
+    run.run(codecs, data, threads=args.threads, **options)
+    if where.type == "cpu" and args.texts and not args.codec:
+        for of_layer, models in with_profile(args):
+            run.run(models, of_layer, threads=args.threads, **options)
+        more = min(2, os.cpu_count() or 1)
+        if more > args.threads:
+            fast = [codec for codec in codecs if not codec.host_tier_only]
+            run.run(fast, data[1:2], threads=more, **options | {"also": lambda dataset: ()})
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / f"{slug(report.settings)}.csv"
     write_csv(path, report)

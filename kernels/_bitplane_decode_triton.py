@@ -9,7 +9,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kvcodec.kernels._bitplane_triton import count_bits, plane_rows, plane_words, read_prefix
+from kvcodec.kernels._bitplane_triton import (
+    live_halves,
+    load_bases,
+    moved,
+    pair_offsets,
+    plane_rows,
+    plane_words,
+    read_prefix,
+)
+from kvcodec.kernels._bits_triton import count_bits
 from kvcodec.kernels._float_triton import load_bits
 from kvcodec.kernels._rows_triton import block_offset
 
@@ -17,30 +26,17 @@ from kvcodec.kernels._rows_triton import block_offset
 @triton.jit
 def take(word, slot: tl.constexpr, WIDTH: tl.constexpr, AT: tl.constexpr):
     """The values of a slot, at bit AT of the halves of a word."""
-    MASK: tl.constexpr = (((1 << WIDTH) - 1) << AT) * 0x10001
-    FROM: tl.constexpr = WIDTH * (slot % (16 // WIDTH))
-    if FROM >= AT:
-        moved = word >> (FROM - AT)
-    else:
-        moved = word << (AT - FROM)
-    return moved & MASK
+    return moved(word, WIDTH * (slot % (16 // WIDTH)), AT, WIDTH)
 
 
 @triton.jit
 def load_row(plane_ptr, row, column, rows, W: tl.constexpr, TILE: tl.constexpr):
     """One row of a plane's words, uint32; zeros where the row does not exist."""
-    live = row < rows
+    word = row * W + column
+    live = word < rows * W
     if W % TILE != 0:
         live = live & (column < W)
-    return tl.load(plane_ptr + row * W + column, mask=live, other=0)
-
-
-@triton.jit
-def load_bases(bases_ptr, pair, C: tl.constexpr, E: tl.constexpr, AT: tl.constexpr):
-    """Bases of both elements of a pair, at bit AT of the halves of a word."""
-    even = tl.load(bases_ptr + (2 * pair) % C).to(tl.uint32)
-    odd = tl.load(bases_ptr + (2 * pair + 1) % C).to(tl.uint32)
-    return ((even | (odd << 16)) & (((1 << E) - 1) * 0x10001)) << AT
+    return tl.load(plane_ptr + word, mask=live, other=0)
 
 
 @triton.jit
@@ -86,21 +82,6 @@ def store_halves(
     else:
         tl.store(cache_ptr + offset, even.to(element_ty), mask=even_live)
         tl.store(cache_ptr + next_offset, odd.to(element_ty), mask=odd_live)
-
-
-@triton.jit
-def pair_offsets(
-    pair, stride_token, stride_head, stride_dim,
-    H: tl.constexpr, D: tl.constexpr, PAIRED: tl.constexpr,
-):  # fmt: skip
-    """Offsets of a pair's elements in a block; the pair's own, twice, in a PAIRED cache."""
-    if PAIRED:
-        offset = block_offset(pair, stride_token, stride_head, stride_dim, H, D // 2)
-        next_offset = offset
-    else:
-        offset = block_offset(2 * pair, stride_token, stride_head, stride_dim, H, D)
-        next_offset = block_offset(2 * pair + 1, stride_token, stride_head, stride_dim, H, D)
-    return offset, next_offset
 
 
 @triton.jit
@@ -227,14 +208,10 @@ def decode_kernel(
                 odd = both >> 16
                 if E + M == 7:
                     both = (both | (both >> 8)).to(tl.uint16)
-            limit = n
-            if W % TILE != 0:
-                limit = tl.where(column < W, n, 0)
-            element = 2 * (slot * W + column)
+            even_live, odd_live = live_halves(slot * W + column, column, n, W, TILE, PAIRED)
             store_halves(
-                cache_ptr, offset, next_offset, even, odd, both,
-                element < limit, element + 1 < limit, PAIRED,
-            )  # fmt: skip
+                cache_ptr, offset, next_offset, even, odd, both, even_live, odd_live, PAIRED
+            )
 
 
 @triton.jit
@@ -292,9 +269,10 @@ def patch_kernel(
     if mode == 1:
         begin = tl.maximum(begin, n)
     elements_ptr = (row_ptr + 16).to(tl.pointer_type(cache_ptr.dtype.element_ty))
+    raw = tl.where(mode == 0, n, 0)
     while begin < end:
         element = begin + tl.arange(0, FILL)
-        bits = tl.load(elements_ptr + element, mask=(element < n) & (mode == 0), other=0)
+        bits = tl.load(elements_ptr + element, mask=element < raw, other=0)
         offset = block_offset(element, stride_token, stride_head, stride_dim, H, D)
         tl.store(cache_ptr + offset, bits, mask=element < end)
         begin += FILL

@@ -1,7 +1,9 @@
 """The three kernels that encode bitplane rows: bases, sizes, planes with what follows them.
 
-A launch never loads what another thread of it stored: a barrier inside a kernel does not wait for
-stores on every GPU.
+A tile's slots are taken one after the other, unrolled: a thread has whole columns, whose words it
+fills by shifts, and neighbours only add up how many codes and escapes stand before theirs. A launch
+never loads what another thread of it stored: a barrier inside a kernel does not wait for stores on
+every GPU.
 """
 
 # mypy: disable-error-code="no-untyped-def,misc,untyped-decorator"
@@ -10,8 +12,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kvcodec.kernels._bitplane_triton import load_halves, plane_rows, plane_words
-from kvcodec.kernels._bits_triton import exponent_of, raw_of
+from kvcodec.kernels._bitplane_codes_triton import (
+    by_slot,
+    codes_of,
+    distances_from,
+    push,
+    put_field,
+    put_windows,
+)
+from kvcodec.kernels._bitplane_triton import (
+    live_halves,
+    load_pair,
+    moved,
+    pair_offsets,
+    plane_rows,
+    plane_words,
+)
+from kvcodec.kernels._bits_triton import count_bits, exponent_of, join4
 from kvcodec.kernels._float_triton import load_bits
 from kvcodec.kernels._rows_triton import align16, block_offset, valid_tokens
 
@@ -52,47 +69,8 @@ def bases_kernel(
         level = tl.where(count >= reach, candidate, level)
     base = (level - DEPTH) & ((1 << E) - 1)
     bases_ptr = rows_ptr + row * stride_row + 16
-    tl.store(bases_ptr + channel, base.to(tl.uint8), mask=(channel < H * D) & (valid > 0))
-
-
-@triton.jit
-def codes_of(exponent, base, live, E: tl.constexpr, TWO_LEVEL: tl.constexpr):
-    """First code, flag of a second code, flag of an escape, second code; uint32."""
-    distance = (exponent.to(tl.uint32) - base) & ((1 << E) - 1)
-    if TWO_LEVEL:
-        near = (distance < 4) | (distance >= (1 << E) - 7)
-        code = tl.minimum(distance, 3)
-    else:
-        near = distance < 8
-        code = distance
-    kept = (near & live).to(tl.uint32)
-    further = kept * (TWO_LEVEL & (distance > 2)).to(tl.uint32)
-    second = tl.where(distance == 3, 0, distance & 7)
-    return code * kept, further, live.to(tl.uint32) - kept, second
-
-
-@triton.jit
-def load_tile(
-    cache_ptr, bases_ptr, tile, n, stride_token, stride_head, stride_dim,
-    H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
-    TWO_LEVEL: tl.constexpr, PAIRED: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Patterns of both elements of every place [16 slots, TILE], then what `codes_of` says."""
-    column = tile * TILE + tl.arange(0, TILE)
-    pair = tl.arange(0, 16)[:, None] * W + column[None, :]
-    limit = tl.where(column < W, n, 0)[None, :]  # a column past the last has no elements
-    even, odd = load_halves(
-        cache_ptr, pair, limit, stride_token, stride_head, stride_dim, H, D, PAIRED
-    )
-    base0 = tl.load(bases_ptr + (2 * pair) % (H * D)).to(tl.uint32)
-    base1 = tl.load(bases_ptr + (2 * pair + 1) % (H * D)).to(tl.uint32)
-    code0, more0, out0, second0 = codes_of(
-        exponent_of(even, E, M), base0, 2 * pair < limit, E, TWO_LEVEL
-    )
-    code1, more1, out1, second1 = codes_of(
-        exponent_of(odd, E, M), base1, 2 * pair + 1 < limit, E, TWO_LEVEL
-    )
-    return even, odd, code0 | (code1 << 16), more0, more1, out0, out1, second0, second1
+    known = tl.where(valid > 0, H * D, 0)
+    tl.store(bases_ptr + channel, base.to(tl.uint8), mask=channel < known)
 
 
 @triton.jit
@@ -112,13 +90,31 @@ def count_kernel(
     n = valid_tokens(valid_ptr, row, T, HAS_VALID) * (H * D)
     cache_ptr += tl.load(ids_ptr + row) * stride_block
     row_ptr = rows_ptr + row * stride_row
-    _, _, _, more0, more1, out0, out1, _, _ = load_tile(
-        cache_ptr, row_ptr + 16, tile, n, stride_token, stride_head, stride_dim,
-        H, D, E, M, W, TWO_LEVEL, PAIRED, TILE,
-    )  # fmt: skip
+    column = tile * TILE + tl.arange(0, TILE)
+    STEADY: tl.constexpr = (2 * W) % (H * D) == 0  # a column has one channel in all slots
+    distances = distances_from(row_ptr + 16, column, H * D, E, TWO_LEVEL)
+    begin, next_begin = pair_offsets(column, stride_token, stride_head, stride_dim, H, D, PAIRED)
+    step = tl.cast(stride_token, tl.int64) * (2 * W // (H * D))
+    more = tl.zeros((TILE,), tl.uint32)
+    outs = more
+    for slot in tl.static_range(16):
+        pair = slot * W + column
+        if STEADY:
+            offset, next_offset = begin + slot * step, next_begin + slot * step
+        else:
+            distances = distances_from(row_ptr + 16, pair, H * D, E, TWO_LEVEL)
+            offset, next_offset = pair_offsets(
+                pair, stride_token, stride_head, stride_dim, H, D, PAIRED
+            )
+        even, odd = live_halves(pair, column, n, W, TILE, PAIRED)
+        first, second = load_pair(cache_ptr, offset, next_offset, even, odd, M, PAIRED)
+        code, out = codes_of(first, second, distances, even, odd, E, M, TWO_LEVEL)
+        outs += out
+        if TWO_LEVEL:
+            more += ((code + 0xD000D) >> 4) & 0x10001
     counts_ptr += (row * tl.num_programs(1) + tile) * 2
-    tl.store(counts_ptr, tl.sum(tl.sum((more0 + more1).to(tl.int32), 0)))
-    tl.store(counts_ptr + 1, tl.sum(tl.sum((out0 + out1).to(tl.int32), 0)))
+    tl.store(counts_ptr, tl.sum(((more & 0xFFFF) + (more >> 16)).to(tl.int32)))
+    tl.store(counts_ptr + 1, tl.sum(((outs & 0xFFFF) + (outs >> 16)).to(tl.int32)))
     if TWO_LEVEL:
         # 768 words hold all second codes of a tile
         at = PLANES + 4 * (plane_words(n, W, W0, W1, W2, TWO_LEVEL) + 768 * tile)
@@ -129,59 +125,15 @@ def count_kernel(
 
 
 @triton.jit
-def store_plane(
-    plane_ptr, values, tile, rows,
-    WIDTH: tl.constexpr, W: tl.constexpr, TILE: tl.constexpr,
+def store_row(
+    planes_ptr, word, first, row: tl.constexpr, rows, column, W: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """One plane's words of a tile, from the values [16 slots, TILE] in the halves of words."""
-    PER: tl.constexpr = 16 // WIDTH
-    shift = (tl.arange(0, 16) % PER * WIDTH).to(tl.uint32)
-    placed = tl.reshape((values << shift[:, None]).to(tl.int32, bitcast=True), (WIDTH, PER, TILE))
-    words = tl.sum(placed, 1)  # bits of different slots: the sum is their union
-    row = tl.arange(0, WIDTH)[:, None]
-    column = (tile * TILE + tl.arange(0, TILE))[None, :]
-    live = (row < rows) & (column < W)
-    tl.store(plane_ptr.to(tl.pointer_type(tl.int32)) + row * W + column, words, mask=live)
-
-
-@triton.jit
-def fields_of(
-    even, odd,
-    E: tl.constexpr, M: tl.constexpr, SHIFT: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Bits of the fields of sign and mantissa for one plane, in the halves of words."""
-    low = (raw_of(even, E, M) >> SHIFT) & ((1 << WIDTH) - 1)
-    high = (raw_of(odd, E, M) >> SHIFT) & ((1 << WIDTH) - 1)
-    return low | (high << 16)
-
-
-@triton.jit
-def ranks(first, second, begin):
-    """Place of each flagged element: by column, then slot, then half, from `begin` on."""
-    here = (first + second).to(tl.int32)
-    column = tl.sum(here, 0)
-    before = (begin + tl.cumsum(column) - column)[None, :] + tl.cumsum(here, 0) - here
-    return before, before + first.to(tl.int32)
-
-
-@triton.jit
-def put_code(stream_ptr, code, rank, first_bit, flag):
-    """A second code to its bits of the stream, which hold zeros: any order gives the same."""
-    bit = first_bit + 3 * rank
-    wide = code.to(tl.uint64) << (bit & 31).to(tl.uint64)
-    word = wide.to(tl.uint32).to(tl.int32, bitcast=True)
-    past = (wide >> 32).to(tl.int32)
-    tl.atomic_or(stream_ptr + bit // 32, word, mask=(flag != 0) & (word != 0))
-    tl.atomic_or(stream_ptr + bit // 32 + 1, past, mask=(flag != 0) & (past != 0))
-
-
-@triton.jit
-def put_escape(
-    positions_ptr, values_ptr, place, bits, rank, flag, E: tl.constexpr, M: tl.constexpr
-):
-    """Position and exponent of an escape to the lists."""
-    tl.store(positions_ptr + rank, place.to(tl.uint16), mask=flag != 0)
-    tl.store(values_ptr + rank, exponent_of(bits, E, M).to(tl.uint8), mask=flag != 0)
+    """One row of a plane's words, if it exists; the plane begins with row `first` of all planes."""
+    at = (first + row) * W + column
+    live = at < (first + rows) * W
+    if W % TILE != 0:
+        live = live & (column < W)
+    tl.store(planes_ptr + at, word, mask=live)
 
 
 @triton.jit
@@ -212,7 +164,6 @@ def write_kernel(
     num_words = tl.sum(words)
     num_escapes = tl.sum(escapes)
     first_word = tl.sum(tl.where(each < tile, words, 0))
-    first_escape = tl.sum(tl.where(each < tile, escapes, 0))
     num_planes = plane_words(n, W, W0, W1, W2, TWO_LEVEL)
     stream_at = PLANES + 4 * num_planes
     escapes_at = stream_at + align16(4 * num_words)
@@ -245,41 +196,116 @@ def write_kernel(
             at = escapes_at + 3 * num_escapes + small
             tl.store(row_ptr + at, zero, mask=at < nbytes)
 
-        even, odd, code, more0, more1, out0, out1, second0, second1 = load_tile(
-            cache_ptr, row_ptr + 16, tile, n, stride_token, stride_head, stride_dim,
-            H, D, E, M, W, TWO_LEVEL, PAIRED, TILE,
-        )  # fmt: skip
-        plane_ptr = (row_ptr + PLANES).to(tl.pointer_type(tl.uint32))
-        rows = plane_rows(n, 2, W)
-        store_plane(plane_ptr, code & 0x30003, tile, rows, 2, W, TILE)
-        plane_ptr += rows * W
+        column = tile * TILE + tl.arange(0, TILE)
+        planes_ptr = (row_ptr + PLANES).to(tl.pointer_type(tl.uint32))
+        rows2, rows1, rows_f0 = plane_rows(n, 2, W), plane_rows(n, 1, W), plane_rows(n, W0, W)
+        first_f0 = rows2
         if not TWO_LEVEL:
-            rows = plane_rows(n, 1, W)
-            store_plane(plane_ptr, (code >> 2) & 0x10001, tile, rows, 1, W, TILE)
-            plane_ptr += rows * W
-        rows = plane_rows(n, W0, W)
-        store_plane(plane_ptr, fields_of(even, odd, E, M, 0, W0), tile, rows, W0, W, TILE)
+            first_f0 += rows1
+        first_f1, first_f2 = first_f0 + rows_f0, first_f0 + rows_f0
         if W1 > 0:
-            plane_ptr += rows * W
-            rows = plane_rows(n, W1, W)
-            store_plane(plane_ptr, fields_of(even, odd, E, M, W0, W1), tile, rows, W1, W, TILE)
-        if W2 > 0:
-            plane_ptr += rows * W
-            rows = plane_rows(n, W2, W)
-            fields = fields_of(even, odd, E, M, W0 + W1, W2)
-            store_plane(plane_ptr, fields, tile, rows, W2, W, TILE)
+            first_f2 += plane_rows(n, W1, W)
+        STEADY: tl.constexpr = (2 * W) % (H * D) == 0  # a column has one channel in all slots
+        distances = distances_from(row_ptr + 16, column, H * D, E, TWO_LEVEL)
+        begin, next_begin = pair_offsets(
+            column, stride_token, stride_head, stride_dim, H, D, PAIRED
+        )
+        step = tl.cast(stride_token, tl.int64) * (2 * W // (H * D))
+        none = tl.zeros((TILE,), tl.uint32)
+        outs, more, low, high, field0, field1, field2 = none, none, none, none, none, none, none
+        window, window0, window1, window2, window3 = none, none, none, none, none
+        for slot in tl.static_range(15, -1, -1):  # a window is filled from its last code
+            pair = slot * W + column
+            if STEADY:
+                offset, next_offset = begin + slot * step, next_begin + slot * step
+            else:
+                distances = distances_from(row_ptr + 16, pair, H * D, E, TWO_LEVEL)
+                offset, next_offset = pair_offsets(
+                    pair, stride_token, stride_head, stride_dim, H, D, PAIRED
+                )
+            even, odd = live_halves(pair, column, n, W, TILE, PAIRED)
+            first, second = load_pair(cache_ptr, offset, next_offset, even, odd, M, PAIRED)
+            code, out = codes_of(first, second, distances, even, odd, E, M, TWO_LEVEL)
+            outs += out << slot
+            if TWO_LEVEL:
+                window = push(window, code >> 16)
+                window = push(window, code & 0xFFFF)
+                flags = ((code + 0xD000D) >> 4) & 0x10001
+                more += flags << slot
+                code = (code & 0x30003) | (flags * 3)
+                if slot % 4 == 0:
+                    if slot == 0:
+                        window0 = window
+                    elif slot == 4:
+                        window1 = window
+                    elif slot == 8:
+                        window2 = window
+                    else:
+                        window3 = window
+                    window = none
+            else:
+                high |= moved(code, 2, slot, 1)
+                if slot == 0:
+                    store_row(planes_ptr, high, rows2, 0, rows1, column, W, TILE)
+            low |= moved(code, 0, 2 * (slot % 8), 2)
+            if slot % 8 == 0:
+                store_row(planes_ptr, low, 0, slot // 8, rows2, column, W, TILE)
+                low = none
+            field0 = put_field(field0, first, second, slot, E, M, 0, W0)
+            if slot % (16 // W0) == 0:
+                store_row(planes_ptr, field0, first_f0, slot * W0 // 16, rows_f0, column, W, TILE)
+                field0 = none
+            if W1 > 0:
+                field1 = put_field(field1, first, second, slot, E, M, W0, W1)
+                if slot % (16 // W1) == 0:
+                    rows = plane_rows(n, W1, W)
+                    store_row(planes_ptr, field1, first_f1, slot * W1 // 16, rows, column, W, TILE)
+                    field1 = none
+            if W2 > 0:
+                field2 = put_field(field2, first, second, slot, E, M, W0 + W1, W2)
+                if slot % (16 // W2) == 0:
+                    rows = plane_rows(n, W2, W)
+                    store_row(planes_ptr, field2, first_f2, slot * W2 // 16, rows, column, W, TILE)
+                    field2 = none
 
-        rank0, rank1 = ranks(out0, out1, first_escape)
+        if TWO_LEVEL:
+            stream_ptr = (row_ptr + stream_at).to(tl.pointer_type(tl.int32))
+            count = join4(
+                count_bits(more & 0xF000F), count_bits(more & 0xF000F0),
+                count_bits(more & 0xF000F00), count_bits(more & 0xF000F000), TILE,
+            )  # fmt: skip
+            before = tl.cumsum(count.to(tl.int32)).to(tl.uint32) - count
+            windows = join4(window0, window1, window2, window3, TILE)
+            put_windows(stream_ptr, windows, first_word.to(tl.uint32) * 32 + 3 * before)
+
+        # escapes, one of every column that has one left in each iteration
+        left = by_slot(outs)
+        count = count_bits(left).to(tl.int32)
+        # loaded again, because what waited for its use here would wait in memory
+        before = tl.sum(tl.load(count_ptr + 1, mask=each < tile, other=0))
+        rank = before + tl.cumsum(count) - count
         positions_ptr = (row_ptr + escapes_at).to(tl.pointer_type(tl.uint16))
         values_ptr = row_ptr + escapes_at + 2 * num_escapes
-        place = 32 * tl.arange(0, TILE)[None, :] + 2 * tl.arange(0, 16)[:, None]
-        put_escape(positions_ptr, values_ptr, place, even, rank0, out0, E, M)
-        put_escape(positions_ptr, values_ptr, place + 1, odd, rank1, out1, E, M)
-        if TWO_LEVEL:
-            rank0, rank1 = ranks(more0, more1, 0)
-            stream_ptr = (row_ptr + stream_at).to(tl.pointer_type(tl.int32))
-            put_code(stream_ptr, second0, rank0, 32 * first_word, more0)
-            put_code(stream_ptr, second1, rank1, 32 * first_word, more1)
+        most = tl.max(count, 0)
+        while most > 0:
+            live = left != 0
+            place = count_bits((left - 1) & (left ^ 0xFFFFFFFF)).to(tl.int32)  # of the lowest
+            pair = place // 2 * W + column
+            offset, next_offset = pair_offsets(
+                pair, stride_token, stride_head, stride_dim, H, D, PAIRED
+            )
+            odd = live & (place % 2 == 1)
+            first, second = load_pair(cache_ptr, offset, next_offset, live, odd, M, PAIRED)
+            if M == 23:
+                bits = tl.where(odd, second, first)
+            else:
+                bits = tl.where(odd, first >> 16, first)
+            position = 32 * tl.arange(0, TILE) + place
+            tl.store(positions_ptr + rank, position.to(tl.uint16), mask=live)
+            tl.store(values_ptr + rank, exponent_of(bits, E, M).to(tl.uint8), mask=live)
+            left &= left - 1
+            rank += 1
+            most -= 1
     else:
         if tile == 0:
             tl.store(head_ptr, valid << 16)

@@ -15,29 +15,83 @@ from kvcodec.kernels._rows_triton import align16, block_offset
 
 
 @triton.jit
-def load_halves(
-    cache_ptr, pair, n, stride_token, stride_head, stride_dim,
+def moved(word, FROM: tl.constexpr, AT: tl.constexpr, WIDTH: tl.constexpr):
+    """WIDTH bits of both halves of a word, from bit FROM to bit AT; zeros around them."""
+    MASK: tl.constexpr = (((1 << WIDTH) - 1) << AT) * 0x10001
+    if FROM >= AT:
+        shifted = word >> (FROM - AT)
+    else:
+        shifted = word << (AT - FROM)
+    return shifted & MASK
+
+
+@triton.jit
+def pair_offsets(
+    pair, stride_token, stride_head, stride_dim,
     H: tl.constexpr, D: tl.constexpr, PAIRED: tl.constexpr,
 ):  # fmt: skip
-    """Patterns of elements 2 * pair and 2 * pair + 1, uint32; zeros from n on."""
+    """Offsets of a pair's elements in a block; the pair's own, twice, in a PAIRED cache."""
     if PAIRED:
         offset = block_offset(pair, stride_token, stride_head, stride_dim, H, D // 2)
-        both = tl.load(cache_ptr + offset, mask=2 * pair < n, other=0)
-        HALF: tl.constexpr = both.dtype.primitive_bitwidth // 2
-        if HALF == 8:
-            wide = both.to(tl.uint16, bitcast=True).to(tl.uint32)
-        elif HALF == 16:
-            wide = both.to(tl.uint32, bitcast=True)
-        else:
-            wide = both.to(tl.uint64, bitcast=True)
-        even = (wide & ((1 << HALF) - 1)).to(tl.uint32)
-        odd = (wide >> HALF).to(tl.uint32)
+        next_offset = offset
     else:
         offset = block_offset(2 * pair, stride_token, stride_head, stride_dim, H, D)
-        even = load_bits(cache_ptr + offset, 2 * pair < n)
-        offset = block_offset(2 * pair + 1, stride_token, stride_head, stride_dim, H, D)
-        odd = load_bits(cache_ptr + offset, 2 * pair + 1 < n)
+        next_offset = block_offset(2 * pair + 1, stride_token, stride_head, stride_dim, H, D)
+    return offset, next_offset
+
+
+@triton.jit
+def live_halves(pair, column, n, W: tl.constexpr, TILE: tl.constexpr, PAIRED: tl.constexpr):
+    """Which elements of pairs are among the first n, even ones and odd ones."""
+    if PAIRED:  # n is even; without a factor the compiler sees that neighbours agree
+        even = pair < n // 2
+        odd = even
+    else:
+        even = 2 * pair < n
+        odd = 2 * pair + 1 < n
+    if W % TILE != 0:
+        even = even & (column < W)
+        odd = odd & (column < W)
     return even, odd
+
+
+@triton.jit
+def load_pair(cache_ptr, offset, next_offset, even, odd, M: tl.constexpr, PAIRED: tl.constexpr):
+    """Patterns of pairs, zeros where not live: in halves of a word, twice; fp32, a word each."""
+    if PAIRED:
+        both = tl.load(cache_ptr + offset, mask=even, other=0)
+        HALF: tl.constexpr = both.dtype.primitive_bitwidth // 2
+        if HALF == 8:
+            first = both.to(tl.uint16, bitcast=True).to(tl.uint32)
+            first = (first | (first << 8)) & 0xFF00FF
+            second = first
+        elif HALF == 16:
+            first = both.to(tl.uint32, bitcast=True)
+            second = first
+        else:
+            wide = both.to(tl.uint64, bitcast=True)
+            first = wide.to(tl.uint32)
+            second = (wide >> 32).to(tl.uint32)
+    else:
+        first = load_bits(cache_ptr + offset, even)
+        second = load_bits(cache_ptr + next_offset, odd)
+        if M < 23:
+            first = first | (second << 16)
+            second = first
+    return first, second
+
+
+@triton.jit
+def load_bases(bases_ptr, pair, C: tl.constexpr, E: tl.constexpr, AT: tl.constexpr):
+    """Bases of both elements of a pair, at bit AT of the halves of a word."""
+    if C % 2 == 0:
+        both = tl.load(bases_ptr.to(tl.pointer_type(tl.uint16)) + pair % (C // 2)).to(tl.uint32)
+        both = both | (both << 8)
+    else:
+        even = tl.load(bases_ptr + (2 * pair) % C).to(tl.uint32)
+        odd = tl.load(bases_ptr + (2 * pair + 1) % C).to(tl.uint32)
+        both = even | (odd << 16)
+    return (both & (((1 << E) - 1) * 0x10001)) << AT
 
 
 @triton.jit
@@ -94,12 +148,3 @@ def read_prefix(
     mode = tl.where(sound, mode, -1)
     n = tl.where(sound, n, 0)
     return mode, n, words.to(tl.int32), (escapes // 3).to(tl.int32)
-
-
-@triton.jit
-def count_bits(flags):
-    """Bits that are set, uint32."""
-    flags -= (flags >> 1) & 0x55555555
-    flags = (flags & 0x33333333) + ((flags >> 2) & 0x33333333)
-    flags = (flags + (flags >> 4)) & 0x0F0F0F0F
-    return (flags * 0x01010101) >> 24

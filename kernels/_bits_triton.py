@@ -44,6 +44,15 @@ def join_fields(exponent, raw, E: tl.constexpr, M: tl.constexpr):
 
 
 @triton.jit
+def count_bits(flags):
+    """Bits that are set, uint32."""
+    flags -= (flags >> 1) & 0x55555555
+    flags = (flags & 0x33333333) + ((flags >> 2) & 0x33333333)
+    flags = (flags + (flags >> 4)) & 0x0F0F0F0F
+    return (flags * 0x01010101) >> 24
+
+
+@triton.jit
 def split4(groups, LANES: tl.constexpr):
     """Groups [LANES, 4] -> four [LANES], in registers."""
     even, odd = tl.split(tl.reshape(groups, (LANES, 2, 2)))

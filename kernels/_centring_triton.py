@@ -81,7 +81,7 @@ def write_origins(
     live = channel < C
     low_ptr = row_ptr + centres_at
     high_ptr = low_ptr + (C + 3) // 4
-    known = live & centred
+    known = channel < tl.where(centred, C, 0)
     field = load_fields(low_ptr, channel, known, 2) | load_fields(high_ptr, channel, known, 1) << 2
     base = tl.load(high_ptr + (C + 7) // 8, mask=centred, other=0).to(tl.uint32)
     tl.store(origins_ptr + channel, (field + base).to(tl.uint8), mask=live)

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-TILE_WORDS = 1024  # 8-byte words a program copies: 8 KiB, two 16-byte accesses per thread
+TILE_WORDS = 1024  # 8-byte words a program copies: 8 KiB, four times 16 bytes a thread each way
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def gather_kernel(
     row = tl.program_id(0).to(tl.int64)
     # rows and offsets are multiples of 16 bytes: in this form the compiler sees it
     begin = tl.load(offsets_ptr + row) // 16 * 2
-    words = tl.load(offsets_ptr + row + 1) // 16 * 2 - begin
+    words = (tl.load(offsets_ptr + row + 1) // 16 * 2 - begin).to(tl.int32)
     at = tl.program_id(1) * TILE + tl.arange(0, TILE)
     mask = at < words
     data = tl.load(rows_ptr + row * (stride_row // 2 * 2) + at, mask=mask)

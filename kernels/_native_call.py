@@ -91,6 +91,10 @@ class NativeKernel(ABC):
     def scratch_nbytes(self, spec: BlockSpec, num_blocks: int, num_threads: int) -> int:
         """Scratch that either call of so many blocks and threads needs."""
 
+    def scratch_for(self, codec: Codec, spec: BlockSpec, num_blocks: int, num_threads: int) -> int:
+        """The same under a codec, where its parameters count."""
+        return self.scratch_nbytes(spec, num_blocks, num_threads)
+
     @abstractmethod
     def extra(self, codec: Codec, spec: BlockSpec) -> tuple[int | torch.Tensor, ...]:
         """The codec's own arguments; a tensor stands for its address."""
@@ -142,7 +146,7 @@ class NativeKernel(ABC):
     ) -> int:
         spec, n = rows.spec, len(block_ids)
         threads = choose_threads(num_threads, n, spec)
-        needed = self.scratch_nbytes(spec, n, threads)
+        needed = self.scratch_for(rows.codec, spec, n, threads)
         scratch = torch.empty(needed, dtype=torch.uint8) if workspace is None else workspace
         if scratch.dtype != torch.uint8 or not scratch.is_contiguous() or scratch.is_cuda:
             raise InvalidInputError(
@@ -170,7 +174,7 @@ class NativeKernel(ABC):
     def workspace_nbytes(self, codec: Codec, spec: BlockSpec, num_blocks: int) -> int:
         """Scratch of either call with any number of threads."""
         most = max(1, min(num_cores(), num_blocks))
-        return self.scratch_nbytes(spec, num_blocks, most)
+        return self.scratch_for(codec, spec, num_blocks, most)
 
     def unavailable(self, device: torch.device) -> str | None:
         """Host tensors only, and only where the extension was built."""

@@ -10,6 +10,8 @@ import triton.language as tl
 from kvcodec.errors import InvalidInputError
 from kvcodec.row import ALIGNMENT, align
 
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+
 
 @triton.jit
 def align16(nbytes):
@@ -35,6 +37,16 @@ def valid_tokens(valid_ptr, row, T: tl.constexpr, HAS_VALID: tl.constexpr):
     else:
         valid = T
     return valid
+
+
+def neighbours(elements: torch.Tensor, count: int) -> torch.Tensor | None:
+    """Elements, integers, as whole words of `count` neighbours of a head, where they lie so."""
+    *outer, last = elements.stride()
+    whole = elements.shape[-1] % count == 0 and all(stride % count == 0 for stride in outer)
+    aligned = elements.data_ptr() % (count * elements.element_size()) == 0
+    if not (last == 1 and whole and aligned and elements.storage_offset() % count == 0):
+        return None
+    return elements.view(INTEGERS[count * elements.element_size()])
 
 
 def check_rows(payload: torch.Tensor) -> None:

@@ -14,7 +14,7 @@ from kvcodec.kernels._bits_triton import (
     raw_nbytes,
 )
 from kvcodec.kernels._centring_triton import write_origins
-from kvcodec.kernels._rans_triton import decode_step, write_slots
+from kvcodec.kernels._rans_triton import decode_step, symbol_of, write_slots
 from kvcodec.kernels._rows_triton import align16, block_offset
 
 
@@ -112,13 +112,127 @@ def add_origin(symbol, origins_ptr, row, element, live, C: tl.constexpr, E: tl.c
 
 
 @triton.jit
+def decode_group(
+    state, at, n, slots_ptr, words_ptr, read, num_words,
+    GROUPED: tl.constexpr = False, FULL: tl.constexpr = False,
+):  # fmt: skip
+    """Entries of the four elements from `at` on in each lane, then state and words read.
+
+    GROUPED: they are all below n or none of them. FULL: all are.
+    """
+    live = at < n
+    a, state, read = decode_step(state, live, slots_ptr, words_ptr, read, num_words, FULL)
+    if not GROUPED:
+        live = at + 1 < n
+    b, state, read = decode_step(state, live, slots_ptr, words_ptr, read, num_words, FULL)
+    if not GROUPED:
+        live = at + 2 < n
+    c, state, read = decode_step(state, live, slots_ptr, words_ptr, read, num_words, FULL)
+    if not GROUPED:
+        live = at + 3 < n
+    d, state, read = decode_step(state, live, slots_ptr, words_ptr, read, num_words, FULL)
+    return a, b, c, d, state, read
+
+
+@triton.jit
+def pair_exponents(a, b, origins, CENTRED: tl.constexpr):
+    """Exponents of two entries at bit 7 of the halves of a word."""
+    if CENTRED:
+        symbols = ((a >> 12) & 0xFF) | ((b << 4) & 0xFF0000)
+        exponents = ((symbols + ((origins & 0xFF) | ((origins << 8) & 0xFF0000))) & 0xFF00FF) << 7
+    else:
+        exponents = ((a >> 5) & 0x7F80) | ((b << 11) & 0x7F800000)
+    return exponents
+
+
+@triton.jit
+def join_groups(a, b, c, d, raw, origins, CENTRED: tl.constexpr):
+    """bf16 elements of groups, int64, from their entries and four bytes of fields, uint32.
+
+    Of two fields side by side, the sign of the lower and the mantissa of the upper move together.
+    """
+    first = (raw & 0x7F) | ((raw << 8) & 0x7F8000) | ((raw << 16) & 0x80000000)
+    second = ((raw >> 16) & 0x7F) | ((raw >> 8) & 0x7F8000) | (raw & 0x80000000)
+    first = first | pair_exponents(a, b, origins, CENTRED)
+    second = second | pair_exponents(c, d, origins >> 16, CENTRED)
+    return (first.to(tl.uint64) | (second.to(tl.uint64) << 32)).to(tl.int64, bitcast=True)
+
+
+@triton.jit
+def load_origins(origins_ptr, row, group, live, C: tl.constexpr, CENTRED: tl.constexpr):
+    """Four bytes of origins of each group, uint32; anything unless CENTRED."""
+    origins = group.to(tl.uint32)
+    if CENTRED:
+        origins_ptr = origins_ptr.to(tl.pointer_type(tl.uint32)) + row * (C // 4)
+        origins = tl.load(origins_ptr + group % (C // 4), mask=live, other=0)
+    return origins
+
+
+@triton.jit
+def decode_groups(
+    row_ptr, slots_ptr, cache_ptr, origins_ptr, row, n, num_words, states_at,
+    stride_token, stride_head, stride_dim,
+    H: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, CENTRED: tl.constexpr,
+):  # fmt: skip
+    """Elements of a coded row of bf16 in a cache of groups; D is a multiple of 4.
+
+    A lane's group is a word of fields, four entries and one store of 8 bytes.
+    """
+    C: tl.constexpr = H * D
+    lane = tl.arange(0, LANES)
+    words_at = states_at + 4 * LANES
+    raw_ptr = row_ptr + words_at + align16(2 * num_words)
+    words_ptr = (row_ptr + words_at).to(tl.pointer_type(tl.uint16))
+    # fields of a group, but for the first groups, whose first two are in the seeds
+    fields_ptr = (raw_ptr - 2 * LANES).to(tl.pointer_type(tl.uint32))
+    state = tl.load((row_ptr + states_at).to(tl.pointer_type(tl.uint32)) + lane)
+    a0, b0, c0, d0, state, read = decode_group(
+        state, 4 * lane, n, slots_ptr, words_ptr, 0, num_words, True
+    )
+    FULL: tl.constexpr = C % (4 * LANES) == 0  # rounds, because tokens are made of such
+    # where rounds are also made of whole heads, lanes keep their place in a round
+    STEADY: tl.constexpr = FULL and 4 * LANES % D == 0
+    home = block_offset(lane, stride_token, stride_head, stride_dim, H, D // 4)
+    begin = LANES
+    while 4 * begin < n:
+        group = begin + lane
+        live = 4 * group < n
+        if FULL:
+            raw = tl.load(fields_ptr + group)
+        else:
+            raw = tl.load(fields_ptr + group, mask=live, other=0)
+        a, b, c, d, state, read = decode_group(
+            state, 4 * group, n, slots_ptr, words_ptr, read, num_words, True, FULL
+        )
+        origins = load_origins(origins_ptr, row, group, live, C, CENTRED)
+        elements = join_groups(a, b, c, d, raw, origins, CENTRED)
+        if STEADY:
+            token = tl.cast(begin // (C // 4), tl.int64)
+            head = tl.cast(begin // (D // 4) % H, tl.int64)
+            offset = home + (token * stride_token + head * stride_head)
+        else:
+            offset = block_offset(group, stride_token, stride_head, stride_dim, H, D // 4)
+        if FULL:
+            tl.store(cache_ptr + offset, elements)
+        else:
+            tl.store(cache_ptr + offset, elements, mask=live)
+        begin += LANES
+    live = 4 * lane < n
+    raw = tl.load(raw_ptr.to(tl.pointer_type(tl.uint16)) + lane, mask=live, other=0)
+    raw = (state & 0xFFFF) | (raw.to(tl.uint32) << 16)
+    origins = load_origins(origins_ptr, row, lane, live, C, CENTRED)
+    tl.store(cache_ptr + home, join_groups(a0, b0, c0, d0, raw, origins, CENTRED), mask=live)
+
+
+@triton.jit
 def decode_kernel(
     rows_ptr, nbytes_ptr, slots_ptr,  # as slots_kernel
-    cache_ptr,  # intW [num_blocks, T, H, D], any strides
+    cache_ptr,  # intW [num_blocks, T, H, D], any strides; or groups, int64 [..., D / 4]
     ids_ptr,  # int64 [n]
     stride_row, stride_nbytes, row_nbytes, stride_block, stride_token, stride_head, stride_dim,
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
     W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
+    GROUPED: tl.constexpr,
     origins_ptr=None, CENTRED: tl.constexpr = False,  # as slots_kernel
 ):  # fmt: skip
     """Valid elements of one coded row. Reads the row and its slots, writes the elements once."""
@@ -131,54 +245,67 @@ def decode_kernel(
     if mode > 0:
         cache_ptr += tl.load(ids_ptr + row) * stride_block
         slots_ptr += row * 4096
-        lane = tl.arange(0, LANES)
-        head = tl.arange(0, 4 * LANES)  # elements of round 0
         states_at = 16 + align16(3 * num_symbols) + side
-        words_at = states_at + 4 * LANES
-        raw_ptr = row_ptr + words_at + align16(2 * num_words)
-        words_ptr = (row_ptr + words_at).to(tl.pointer_type(tl.uint16))
-        state = tl.load((row_ptr + states_at).to(tl.pointer_type(tl.uint32)) + lane)
-        read = 0
+        if GROUPED:
+            decode_groups(
+                row_ptr, slots_ptr, cache_ptr, origins_ptr, row, n, num_words, states_at,
+                stride_token, stride_head, stride_dim, H, D, LANES, CENTRED,
+            )  # fmt: skip
+        else:
+            decode_elements(
+                row_ptr, slots_ptr, cache_ptr, origins_ptr, row, n, num_words, states_at,
+                stride_token, stride_head, stride_dim,
+                H, D, E, M, W0, W1, W2, Q, LANES, CENTRED,
+            )  # fmt: skip
 
-        # Round 0 lacks the fields that the last states carry: its exponents wait in registers.
-        at = 4 * lane
-        a, state, read = decode_step(state, at < n, slots_ptr, words_ptr, read, num_words)
-        b, state, read = decode_step(state, at + 1 < n, slots_ptr, words_ptr, read, num_words)
-        c, state, read = decode_step(state, at + 2 < n, slots_ptr, words_ptr, read, num_words)
-        d, state, read = decode_step(state, at + 3 < n, slots_ptr, words_ptr, read, num_words)
-        waiting = join4(a, b, c, d, LANES)
-        begin = 4 * LANES
-        while begin < n:
-            at = begin + 4 * lane
-            element = begin + head
-            live = element < n
-            raw = load_raw(
-                raw_ptr, element - Q * LANES, element, live, live, n, W0, W1, W2, Q, LANES
-            )
-            a, state, read = decode_step(state, at < n, slots_ptr, words_ptr, read, num_words)
-            b, state, read = decode_step(state, at + 1 < n, slots_ptr, words_ptr, read, num_words)
-            c, state, read = decode_step(state, at + 2 < n, slots_ptr, words_ptr, read, num_words)
-            d, state, read = decode_step(state, at + 3 < n, slots_ptr, words_ptr, read, num_words)
-            exponent = join4(a, b, c, d, LANES)
-            if CENTRED:
-                exponent = add_origin(exponent, origins_ptr, row, element, live, H * D, E)
-            bits = join_fields(exponent, raw, E, M)
-            offset = block_offset(element, stride_token, stride_head, stride_dim, H, D)
-            tl.store(cache_ptr + offset, bits.to(cache_ptr.dtype.element_ty), mask=live)
-            begin += 4 * LANES
 
-        live = head < n
-        column = head % 4
-        first = head // 4 * (4 - Q) + column - Q
-        raw = load_raw(raw_ptr, first, head, live & (column >= Q), live, n, W0, W1, W2, Q, LANES)
-        seed = state & 0xFFFF
-        seed = join4(seed, seed >> W0, seed >> (2 * W0), seed >> (3 * W0), LANES)
-        raw = raw | tl.where(column < Q, seed & ((1 << W0) - 1), 0)
-        offset = block_offset(head, stride_token, stride_head, stride_dim, H, D)
+@triton.jit
+def decode_elements(
+    row_ptr, slots_ptr, cache_ptr, origins_ptr, row, n, num_words, states_at,
+    stride_token, stride_head, stride_dim,
+    H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
+    W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, Q: tl.constexpr, LANES: tl.constexpr,
+    CENTRED: tl.constexpr,
+):  # fmt: skip
+    """Elements of a coded row, of any format, in a cache of elements."""
+    lane = tl.arange(0, LANES)
+    head = tl.arange(0, 4 * LANES)  # elements of round 0
+    words_at = states_at + 4 * LANES
+    raw_ptr = row_ptr + words_at + align16(2 * num_words)
+    words_ptr = (row_ptr + words_at).to(tl.pointer_type(tl.uint16))
+    state = tl.load((row_ptr + states_at).to(tl.pointer_type(tl.uint32)) + lane)
+
+    # Round 0 lacks the fields that the last states carry: its exponents wait in registers.
+    a, b, c, d, state, read = decode_group(state, 4 * lane, n, slots_ptr, words_ptr, 0, num_words)
+    waiting = symbol_of(join4(a, b, c, d, LANES))
+    begin = 4 * LANES
+    while begin < n:
+        element = begin + head
+        live = element < n
+        raw = load_raw(raw_ptr, element - Q * LANES, element, live, live, n, W0, W1, W2, Q, LANES)
+        a, b, c, d, state, read = decode_group(
+            state, begin + 4 * lane, n, slots_ptr, words_ptr, read, num_words
+        )
+        exponent = symbol_of(join4(a, b, c, d, LANES))
         if CENTRED:
-            waiting = add_origin(waiting, origins_ptr, row, head, live, H * D, E)
-        bits = join_fields(waiting, raw, E, M)
+            exponent = add_origin(exponent, origins_ptr, row, element, live, H * D, E)
+        bits = join_fields(exponent, raw, E, M)
+        offset = block_offset(element, stride_token, stride_head, stride_dim, H, D)
         tl.store(cache_ptr + offset, bits.to(cache_ptr.dtype.element_ty), mask=live)
+        begin += 4 * LANES
+
+    live = head < n
+    column = head % 4
+    first = head // 4 * (4 - Q) + column - Q
+    raw = load_raw(raw_ptr, first, head, live & (column >= Q), live, n, W0, W1, W2, Q, LANES)
+    seed = state & 0xFFFF
+    seed = join4(seed, seed >> W0, seed >> (2 * W0), seed >> (3 * W0), LANES)
+    raw = raw | tl.where(column < Q, seed & ((1 << W0) - 1), 0)
+    offset = block_offset(head, stride_token, stride_head, stride_dim, H, D)
+    if CENTRED:
+        waiting = add_origin(waiting, origins_ptr, row, head, live, H * D, E)
+    bits = join_fields(waiting, raw, E, M)
+    tl.store(cache_ptr + offset, bits.to(cache_ptr.dtype.element_ty), mask=live)
 
 
 @triton.jit
@@ -199,8 +326,9 @@ def fill_kernel(
     )  # fmt: skip
     at = tl.program_id(1) * TILE + tl.arange(0, TILE)
     elements_ptr = (row_ptr + 16).to(tl.pointer_type(cache_ptr.dtype.element_ty))
-    elements = tl.load(elements_ptr + at, mask=(at < n) & (mode == 0), other=0)
+    raw = tl.where(mode == 0, n, 0)
+    elements = tl.load(elements_ptr + at, mask=at < raw, other=0)
     cache_ptr += tl.load(ids_ptr + row) * stride_block
     offset = block_offset(at, stride_token, stride_head, stride_dim, H, D)
-    left = (at >= n) | (mode == 0)
-    tl.store(cache_ptr + offset, elements, mask=left & (at < T * H * D))
+    left = (at >= n - raw) & (at < T * H * D)
+    tl.store(cache_ptr + offset, elements, mask=left)

@@ -135,10 +135,10 @@ def encode_kernel(
     state = 65536 | seed
 
     end = MAX_WORDS
-    # first element of the last round; negative if there is none
+    # first element of the last round; negative if there is none, and unsigned not below n
     begin = ((n + 4 * LANES - 1) // (4 * LANES) - 1) * (4 * LANES)
     offset = block_offset(begin + element, stride_token, stride_head, stride_dim, H, D)
-    bits = load_bits(cache_ptr + offset, (begin >= 0) & (begin + element < n))
+    bits = load_bits(cache_ptr + offset, (begin + element).to(tl.uint32) < n)
     used = 0
     if CENTRED:
         origins_ptr += row * (H * D + 2)
@@ -155,7 +155,7 @@ def encode_kernel(
         begin -= 4 * LANES
         # the elements of the next round, under way while this one is coded
         offset = block_offset(begin + element, stride_token, stride_head, stride_dim, H, D)
-        bits = load_bits(cache_ptr + offset, (begin >= 0) & (begin + element < n))
+        bits = load_bits(cache_ptr + offset, (begin + element).to(tl.uint32) < n)
         state, end = encode_step(state, d, words_ptr, end)
         state, end = encode_step(state, c, words_ptr, end)
         state, end = encode_step(state, b, words_ptr, end)

@@ -81,11 +81,11 @@ class StackedKernel:
         self, rows: EncodedBlocks, workspace: torch.Tensor | None
     ) -> tuple[EncodedBlocks, torch.Tensor]:
         """Plain rows for those of a stacked codec, at the start of a workspace, and its rest."""
-        codec, spec, n = plain_of(rows.codec), rows.spec, len(rows)
+        spec, n = rows.spec, len(rows)
+        codec, width = plain_rows_of(rows.codec, spec)
         if workspace is None:
             needed = self.workspace_nbytes(codec, spec, n)
             workspace = torch.empty(needed, dtype=torch.uint8, device=rows.payload.device)
-        width = codec.max_nbytes(spec)
         payload, rest = workspace[: n * width], workspace[n * width :]
         sizes = rest[: 4 * n].view(torch.int32)
         return EncodedBlocks(codec, spec, payload.view(n, width), sizes), rest[align(4 * n) :]
@@ -145,6 +145,13 @@ def plain_of(codec: Codec) -> Quantizer:
     if not isinstance(codec, Quantizer):
         raise TypeError(f"a stacked kernel got a {type(codec).__name__} codec")
     return codec.plain
+
+
+@functools.lru_cache(maxsize=64)
+def plain_rows_of(codec: Codec, spec: BlockSpec) -> tuple[Quantizer, int]:
+    """That quantizer and the size of its rows, worked out once: a call of few blocks is short."""
+    plain = plain_of(codec)
+    return plain, plain.max_nbytes(spec)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from kvcodec.kernels._bits_triton import join4, join_fields
-from kvcodec.kernels._rans_triton import decode_step
+from kvcodec.kernels._rans_triton import decode_step, first_entry, symbol_of
 from kvcodec.kernels._rows_triton import align16
 from kvcodec.kernels._stack_encode_triton import elements_of
 
@@ -66,7 +66,7 @@ def begin_kernel(
         T, P, PLAIN, LAYOUT, LANES,
     )  # fmt: skip
     at = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    data = tl.load(row_ptr + at, mask=(at < PLAIN) & (mode == 0), other=0)
+    data = tl.load(row_ptr + at, mask=at < tl.where(mode == 0, PLAIN, 0), other=0)
     count = tl.where(at == 2, valid & 0xFF, tl.where(at == 3, valid >> 8, 0))
     data = tl.where(mode == 1, count.to(tl.uint8), data)
     tl.store(plain_ptr + row * stride_plain + at, data, mask=at < PLAIN)
@@ -102,8 +102,7 @@ def slots_kernel(
             low = tl.load(table_ptr + 2 * k).to(tl.uint32)  # tables lie at any byte
             freq = low | tl.load(table_ptr + 2 * k + 1).to(tl.uint32) << 8
             symbol = tl.load(table_ptr + 2 * num_symbols + k).to(tl.uint32)
-            packed = symbol | ((freq - 1) & 0xFFF) << 8
-            entry = tl.where(slot >= begin, packed | (slot - begin) << 20, entry)
+            entry = tl.where(slot >= begin, slot + first_entry(symbol, freq, begin), entry)
             begin += freq
             k += 1
         tl.store(slots_ptr + row * 4096 + slot, entry)
@@ -114,7 +113,8 @@ def store_symbols(
     part_ptr, a, b, c, d, begin, n,
     SIZE: tl.constexpr, E: tl.constexpr, M: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Symbols of a round at the places of their elements, as exponents or nibbles."""
+    """Symbols of a round's entries at the places of their elements, as exponents or nibbles."""
+    a, b, c, d = symbol_of(a), symbol_of(b), symbol_of(c), symbol_of(d)
     if SIZE == 0:
         low, high = (a & 15) | (b & 15) << 4, (c & 15) | (d & 15) << 4
         pairs = tl.reshape(tl.join(low, high), (2 * LANES,))

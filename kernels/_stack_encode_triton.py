@@ -158,18 +158,15 @@ def encode_kernel(
     element = 4 * lane[:, None] + tl.arange(0, 4)[None, :]  # [LANES, 4], of round 0
     begin = ((n + 4 * LANES - 1) // (4 * LANES) - 1) * (4 * LANES)  # first of the last round
     part_ptr = row_ptr + BEGIN
-    bits = load_elements(
-        part_ptr, begin + element, (begin >= 0) & (begin + element < n), SIZE, CANON
-    )
+    live = (begin + element).to(tl.uint32) < n  # none below 0, which unsigned is not below n
+    bits = load_elements(part_ptr, begin + element, live, SIZE, CANON)
     while begin >= 0:
-        live = begin + element < n
         entry = tl.load(tables_ptr + exponent_of(bits, E, M), mask=live, other=4096)
         a, b, c, d = split4(entry, LANES)
         begin -= 4 * LANES
         # the elements of the next round, under way while this one is coded
-        bits = load_elements(
-            part_ptr, begin + element, (begin >= 0) & (begin + element < n), SIZE, CANON
-        )
+        live = (begin + element).to(tl.uint32) < n
+        bits = load_elements(part_ptr, begin + element, live, SIZE, CANON)
         state, end = encode_step(state, d, words_ptr, end)
         state, end = encode_step(state, c, words_ptr, end)
         state, end = encode_step(state, b, words_ptr, end)

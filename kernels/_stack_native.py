@@ -26,22 +26,22 @@ CODINGS = ("raw", "bytes", "nibbles", "e2m1")  # order of `Coding` in native/sta
 
 
 @functools.lru_cache(maxsize=64)
-def describe(codec: Quantizer, spec: BlockSpec) -> torch.Tensor:
-    """int64 [parts, 5]: begin, bytes of an entry, entries, tokens of an entry, coding."""
+def describe(codec: Quantizer, spec: BlockSpec) -> tuple[torch.Tensor, int]:
+    """int64 [parts, 5]: begin, bytes of an entry, entries, tokens of an entry, coding; row size."""
     parts = codec.sections(spec, stack.PLAIN)
-    offsets, _ = row_layout(parts, {})
+    offsets, nbytes = row_layout(parts, {})
     found = []
     for s in parts:
         entries = s.shape[0] if s.shape and s.tokens else 1
         fmt = stack.float_format(s.coding)
         coding = CODINGS.index(s.coding) if fmt is None else len(CODINGS) + FORMATS[fmt.dtype]
         found.append([offsets[s.name], s.nbytes() // entries, entries, s.tokens, coding])
-    return torch.tensor(found, dtype=torch.int64).reshape(-1, 5)
+    return torch.tensor(found, dtype=torch.int64).reshape(-1, 5), nbytes
 
 
 def integers(codec: Quantizer, spec: BlockSpec, rows: EncodedBlocks | None) -> tuple[int, ...]:
     """What the extension wants to know of plain rows."""
-    parts, nbytes = describe(codec, spec), codec.max_nbytes(spec)
+    parts, nbytes = describe(codec, spec)
     where = (0, nbytes, nbytes, 0, 1)
     if rows is not None:
         payload, sizes = rows.payload, rows.nbytes

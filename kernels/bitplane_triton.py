@@ -13,11 +13,10 @@ from kvcodec.codecs.bitplane import TILE, Bitplane, num_columns, num_tiles
 from kvcodec.kernels._bitplane_decode_triton import decode_kernel, patch_kernel
 from kvcodec.kernels._bitplane_encode_triton import bases_kernel, count_kernel, write_kernel
 from kvcodec.kernels._bits_triton import format_constants
-from kvcodec.kernels._rows_triton import check_rows, scratch
+from kvcodec.kernels._rows_triton import check_rows, neighbours, scratch
 from kvcodec.kernels._triton import TritonKernel
 from kvcodec.row import align
 
-PAIRS = {1: torch.int16, 2: torch.int32, 4: torch.int64}
 CHANNELS = 64  # whose bases a program looks for: 2 a lane, or half a warp for each of 4 warps
 TOKENS = 32  # that it looks at together: 16 elements a thread
 CHUNK = 128  # escapes that a program patches together: a tile of Gaussian channels has about 110
@@ -26,13 +25,7 @@ FILL = 1024  # elements of a raw row, or zeros, that it moves together: 32 a thr
 
 def paired(cache: torch.Tensor) -> torch.Tensor | None:
     """The cache as pairs of neighbours of a head, where they lie side by side in whole words."""
-    elements = int_view(cache)
-    *outer, last = elements.stride()
-    even = elements.shape[-1] % 2 == 0 and all(stride % 2 == 0 for stride in outer)
-    aligned = elements.data_ptr() % (2 * elements.element_size()) == 0
-    if not (last == 1 and even and aligned and elements.storage_offset() % 2 == 0):
-        return None
-    return elements.view(PAIRS[elements.element_size()])
+    return neighbours(int_view(cache), 2)
 
 
 def constants(codec: Bitplane, spec: BlockSpec) -> dict[str, int | bool]:
@@ -96,13 +89,13 @@ def compress(
     grid = n, num_tiles(spec)
     count_kernel[grid](
         source, ids, valid, rows, counts, *source.stride(), rows.stride(0), rows.shape[1],
-        **block, PAIRED=pairs is not None, num_warps=8,
+        **block, PAIRED=pairs is not None, num_warps=2,
     )  # fmt: skip
     write_kernel[grid](
         source, ids, valid, rows, counts, out.nbytes,
         *source.stride(), rows.stride(0), out.nbytes.stride(0),
         **block, ENDS=ends_offset(spec), PAIRED=pairs is not None,
-        TILES=grid[1], POW2_TILES=triton.next_power_of_2(grid[1]), num_warps=8,
+        TILES=grid[1], POW2_TILES=triton.next_power_of_2(grid[1]), num_warps=2,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ class Fp8Native(NativeKernel):
     name: ClassVar[str] = "fp8"
 
     def scratch_nbytes(self, spec: BlockSpec, num_blocks: int, num_threads: int) -> int:
-        """A token's head or a column, and magnitudes of tokens or heads, per thread."""
+        """A token's head, and what is measured of channels, tokens or heads, per thread."""
         size: int = extension().fp8_scratch(*spec.shape, spec.dtype.itemsize, num_threads)
         return size
 

@@ -1,4 +1,4 @@
-"""split on a GPU: three launches each way, whatever the batch, and no host sync."""
+"""split on a GPU: three launches each way, five with a profile, for any batch; no host sync."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from kvcodec.bits import int_view
 from kvcodec.block import BlockSpec, EncodedBlocks
 from kvcodec.codec import Codec
 from kvcodec.codecs.split import Split
+from kvcodec.kernels import _profile_triton
 from kvcodec.kernels._bits_triton import format_constants, plane_constants
-from kvcodec.kernels._rows_triton import check_rows, scratch
+from kvcodec.kernels._rows_triton import check_rows, neighbours, scratch
 from kvcodec.kernels._split_decode_triton import decode_kernel, fill_kernel, slots_kernel
 from kvcodec.kernels._split_encode_triton import count_kernel, encode_kernel, write_kernel
 from kvcodec.kernels._triton import TritonKernel
 from kvcodec.row import align
+from kvcodec.tables import Tables
 
 TILE_COUNT = 2048  # elements that a histogram takes in one go: 16 a thread
 TILE = 1024  # bytes, words or elements that a program moves in the copying launches: 8 a thread
@@ -46,13 +48,25 @@ def decode_scratch(codec: Codec, spec: BlockSpec, n: int) -> tuple[int, ...]:
 
 def is_centred(codec: Codec) -> bool:
     """Whether rows may be in mode 2."""
-    return cast(Split, codec).model == "centred"
+    return cast(Split, codec).model != "plain"
+
+
+def profile_of(codec: Codec) -> Tables | None:
+    """The tables of rows that may be in mode 3."""
+    split = cast(Split, codec)
+    return split.held() if split.model == "profile" else None
 
 
 def workspace_nbytes(codec: Codec, spec: BlockSpec, num_blocks: int) -> int:
     """Scratch of `compress` or `decompress`, whichever takes more."""
-    sizes = encode_scratch(codec, spec, num_blocks), decode_scratch(codec, spec, num_blocks)
-    return max(sum(map(align, each)) for each in sizes)
+    encode, decode = (
+        encode_scratch(codec, spec, num_blocks),
+        decode_scratch(codec, spec, num_blocks),
+    )
+    if cast(Split, codec).model == "profile":
+        encode += _profile_triton.encode_scratch(spec, num_blocks)
+        decode += _profile_triton.decode_scratch(spec, num_blocks)
+    return max(sum(map(align, each)) for each in (encode, decode))
 
 
 def constants(spec: BlockSpec) -> tuple[dict[str, int], dict[str, int]]:
@@ -73,6 +87,8 @@ def compress(
 ) -> None:
     """Encode a batch: count exponents, code them, choose the mode and write the row.
 
+    With a profile, code again under its tables and write the rows that become shorter.
+
     The coder needs one program per row, whose states depend on each other step by step; the writing
     launch spreads a row over many.
 
@@ -86,7 +102,10 @@ def compress(
     coder = {k: planes[k] for k in ("W0", "Q", "LANES")}
     limit = max_words(spec)
     needed = encode_scratch(out.codec, spec, n)
-    tables, sizes, states, words, origins = scratch(workspace, cache.device, *needed)
+    profile = profile_of(out.codec)
+    more = _profile_triton.encode_scratch(spec, n) if profile else ()
+    pieces = scratch(workspace, cache.device, *needed, *more)
+    tables, sizes, states, words, origins = pieces[:5]
     # an argument only of those launches that use it, so that plain kernels stay what they are
     centring = {"origins_ptr": origins, "CENTRED": True} if is_centred(out.codec) else {}
     ids = block_ids.contiguous()
@@ -102,6 +121,9 @@ def compress(
         *cache.stride(), out.payload.stride(0), out.nbytes.stride(0),
         **block, **planes, MAX_WORDS=limit, TILE=TILE, **centring,
     )  # fmt: skip
+    if profile is not None:
+        given = None if num_valid is None else valid
+        _profile_triton.compress(cache, ids, given, out, profile, pieces[5:])
 
 
 def decompress(
@@ -114,6 +136,8 @@ def decompress(
 ) -> None:
     """Decode a batch: expand the symbol tables, decode coded rows, fill in everything else.
 
+    Rows of a profile's mode are filled with zeros first, and decoded then.
+
     A damaged row whose sizes do not tile it decodes to zeros; any other damage gives wrong values.
     Neither loads leave the row nor stores the block, and loops are bounded by the block's size.
 
@@ -123,7 +147,10 @@ def decompress(
     spec, n, rows = encoded.spec, len(encoded), encoded.payload
     check_rows(rows)
     block, planes = constants(spec)
-    slots, origins = scratch(workspace, cache.device, *decode_scratch(encoded.codec, spec, n))
+    profile = profile_of(encoded.codec)
+    more = _profile_triton.decode_scratch(spec, n) if profile else ()
+    pieces = scratch(workspace, cache.device, *decode_scratch(encoded.codec, spec, n), *more)
+    slots, origins = pieces[:2]
     centred: dict[str, Any] = {"CENTRED": True} if is_centred(encoded.codec) else {}
     centring = {"origins_ptr": origins, **centred} if centred else {}
     slots = slots.view(torch.uint32)
@@ -132,9 +159,12 @@ def decompress(
     slots_kernel[(n,)](
         rows, encoded.nbytes, slots, *sizes, **block, **planes, num_warps=8, **centring
     )
+    # 7 bits of mantissa: a field is a byte, and four of them a word
+    groups = neighbours(target, 4) if spec.format.mantissa_bits == 7 else None
+    into = target if groups is None else groups
     decode_kernel[(n,)](
-        rows, encoded.nbytes, slots, target, ids, *sizes, *cache.stride(),
-        **block, **planes, num_warps=1, **centring,
+        rows, encoded.nbytes, slots, into, ids, *sizes, *into.stride(),
+        **block, **planes, GROUPED=groups is not None, num_warps=1, **centring,
     )  # fmt: skip
     fill_kernel[(n, triton.cdiv(spec.numel, TILE))](
         rows,
@@ -148,6 +178,8 @@ def decompress(
         TILE=TILE,
         **centred,
     )
+    if profile is not None:
+        _profile_triton.decompress(encoded, cache, ids, profile, pieces[2:])
 
 
 KERNEL = TritonKernel(compress, decompress, workspace_nbytes)

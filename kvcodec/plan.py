@@ -16,7 +16,7 @@ KINDS: tuple[Kind, Kind] = ("key", "value")
 EXACT = "split"  # what keeps a sequence's first blocks exact
 
 PRESETS: dict[str, str] = {
-    "lossless": "split",
+    "lossless": "split:model=centred",
     "fast": "fp8:scale=head",
     "balanced": "key=split,value=fp8",
     "small": "fp8:scale=block,first_blocks=1",

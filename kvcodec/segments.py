@@ -100,18 +100,18 @@ def cut(blocks: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
     blocks: [n, block_size, num_heads, head_dim] on the host, contiguous, `token_nbytes` bytes a
         token and head; one head if the layout has several runs.
     """
-    data, found = _bytes(blocks), []
-    for segment in layout.segments:
-        part = _window(data, layout, segment, blocks.shape[1]).contiguous()
-        found.append(part.view(segment.dtype).view(*blocks.shape[:3], segment.numel))
-    return found
+    return [
+        window.contiguous().view(segment.dtype).view(*blocks.shape[:3], segment.numel)
+        for segment, window in zip(
+            layout.segments, windows(_bytes(blocks), layout, blocks.shape[1]), strict=True
+        )
+    ]
 
 
 def join(parts: list[torch.Tensor], layout: Layout, blocks: torch.Tensor) -> None:
     """Inverse of `cut`, into `blocks`."""
-    data = _bytes(blocks)
-    for segment, part in zip(layout.segments, parts, strict=True):
-        window = _window(data, layout, segment, blocks.shape[1])
+    into = windows(_bytes(blocks), layout, blocks.shape[1])
+    for segment, part, window in zip(layout.segments, parts, into, strict=True):
         window.copy_(part.reshape(*window.shape[:2], segment.numel).view(torch.uint8))
 
 
@@ -120,12 +120,19 @@ def _bytes(blocks: torch.Tensor) -> torch.Tensor:
     return blocks.flatten(1).view(torch.uint8)
 
 
-def _window(data: torch.Tensor, layout: Layout, segment: Segment, block_size: int) -> torch.Tensor:
-    """uint8 [n, tokens and heads, bytes of the segment], a view of the blocks' bytes."""
-    width = layout.run_nbytes[segment.run]
-    if len(layout.run_nbytes) == 1:
-        run = data.view(len(data), data.shape[1] // width, width)
-    else:
-        begin = block_size * sum(layout.run_nbytes[: segment.run])
-        run = data[:, begin : begin + block_size * width].view(len(data), block_size, width)
-    return run[..., segment.begin : segment.begin + segment.nbytes]
+def windows(data: torch.Tensor, layout: Layout, block_size: int) -> list[torch.Tensor]:
+    """The bytes of each segment, [n, tokens and heads, bytes of it]: views of `data`.
+
+    data: uint8 [n, bytes of a block], the last stride 1.
+    """
+    found, begin = [], 0
+    for run, width in enumerate(layout.run_nbytes):
+        records = data.shape[1] // width if len(layout.run_nbytes) == 1 else block_size
+        records_of = data[:, begin : begin + records * width].view(len(data), records, width)
+        found += [
+            records_of[..., segment.begin : segment.begin + segment.nbytes]
+            for segment in layout.segments
+            if segment.run == run
+        ]
+        begin += records * width
+    return found

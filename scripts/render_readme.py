@@ -1,8 +1,8 @@
-"""Render the README's tables from committed result files; `--check` only compares.
+"""Render tables of README.md and docs/ from committed result files; `--check` only compares.
 
 A section `<!-- table: FILE -->` ... `<!-- end -->` is replaced by the table of
-`benchmarks/results/FILE`, so no figure in the README is typed: JSON of `kvcodec eval`, CSV of
-benchmarks/run.py.
+`benchmarks/results/FILE`, so no figure is typed: JSON of `kvcodec eval`, CSV of benchmarks/run.py.
+`<!-- table: FILE#PART -->` takes a part of a CSV: "main", the default, "positions" or "threads".
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+SECTION = re.compile(r"(<!-- table: ([^\s#]+)(?:#(\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGES = ("README.md", "docs/benchmarks.md")
 
 
 def eval_table(data: dict[str, Any]) -> str:
@@ -40,8 +41,17 @@ def eval_table(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def bench_table(rows: list[dict[str, str]]) -> str:
+def bench_table(rows: list[dict[str, str]], part: str = "main") -> str:
     """Markdown of a CSV of benchmarks/run.py: a line a codec, and what is missing."""
+    if part == "threads":
+        return threads_table(rows)
+    if part not in ("main", "positions"):
+        raise ValueError(f"part is {part!r}, wanted main, positions or threads")
+    rows = [
+        row
+        for row in rows
+        if row["threads"] in ("", "0", "1") and ("," in row["dataset"]) == (part == "positions")
+    ]
     first = rows[0]
     datasets = list(dict.fromkeys(row["dataset"] for row in rows if row["dataset"]))
     timed = next((name for name in datasets if "keys" in name), datasets[0])
@@ -77,31 +87,64 @@ def bench_table(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def threads_table(rows: list[dict[str, str]]) -> str:
+    """One thread against several, by the wall clock, on the dataset that was measured with both."""
+    found: dict[str, dict[tuple[str, str], float]] = {}
+    several = max(int(row["threads"] or 0) for row in rows)
+    dataset = next(row["dataset"] for row in rows if row["threads"] == str(several))
+    for row in rows:
+        if row["dataset"] == dataset and row["impl"] not in ("blocks", "buffer") and row["gbps"]:
+            found.setdefault(row["codec"], {})[row["op"], row["threads"]] = float(row["gbps"])
+    lines = [
+        f"{dataset}; GB/s by the wall clock.",
+        "",
+        "| codec | "
+        + " | ".join(f"{op}, 1 | {op}, {several} | factor" for op in ("encode", "decode"))
+        + " |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for codec, cells in found.items():
+        line = []
+        for op in ("encode", "decode"):
+            one, more = cells.get((op, "1")), cells.get((op, str(several)))
+            if one and more:
+                line += [f"{one:.2f}", f"{more:.2f}", f"{more / one:.2f}"]
+        if len(line) == 6:
+            lines.append(f"| {codec} | {' | '.join(line)} |")
+    return "\n".join(lines) + "\n"
+
+
 def _gbps(row: dict[str, str] | None) -> str:
     """Raw bytes per second of processor time, where there is one."""
     return f"{float(row['gbps_cpu'] or row['gbps']):.2f}" if row else ""
 
 
 def render(text: str) -> str:
-    """README text with every table section brought up to date."""
+    """A page with every table section brought up to date."""
 
     def section(match: re.Match[str]) -> str:
         data = (ROOT / "benchmarks" / "results" / match[2]).read_text()
         if match[2].endswith(".csv"):
-            return match[1] + bench_table(list(csv.DictReader(io.StringIO(data)))) + match[3]
-        return match[1] + eval_table(json.loads(data)) + match[3]
+            rows = list(csv.DictReader(io.StringIO(data)))
+            return match[1] + bench_table(rows, match[3] or "main") + match[4]
+        return match[1] + eval_table(json.loads(data)) + match[4]
 
     return SECTION.sub(section, text)
 
 
 def main() -> None:
-    """Rewrite README.md, or exit 1 if `--check` finds it out of date."""
-    readme = ROOT / "README.md"
-    old = readme.read_text()
-    new = render(old)
-    if "--check" in sys.argv[1:]:
-        sys.exit(None if new == old else "README.md is out of date: run scripts/render_readme.py")
-    readme.write_text(new)
+    """Rewrite the pages, or exit 1 if `--check` finds one out of date."""
+    stale = []
+    for name in PAGES:
+        page = ROOT / name
+        old = page.read_text()
+        if (new := render(old)) == old:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv[1:]:
+            page.write_text(new)
+    if stale and "--check" in sys.argv[1:]:
+        sys.exit(f"{', '.join(stale)} out of date: run scripts/render_readme.py")
 
 
 if __name__ == "__main__":

@@ -158,6 +158,65 @@ STORES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Angle:
+    """A pair of rotated elements, of at most 20 bits each, and its code among n directions."""
+
+    name: str
+    n: int
+    pair: tuple[float, float]
+    code: int
+
+
+ONE = 2.0**19  # a step away from it is a millionth of a turn
+ANGLES = (
+    Angle("origin", 128, (0, 0), 0),
+    Angle("axis_right", 128, (1, 0), 0),
+    Angle("axis_up", 128, (0, 1), 32),
+    Angle("axis_left", 128, (-1, 0), 64),
+    Angle("axis_down", 128, (0, -1), 96),
+    Angle("last_direction_before_the_axis", 128, (1000, -20), 0),
+    Angle("last_direction", 128, (1000, -30), 127),
+    Angle("diagonal_is_a_direction_of_eight", 8, (-7, 7), 3),
+    Angle("tie_of_four_takes_the_lower_code", 4, (5, 5), 0),
+    Angle("a_step_past_it", 4, (ONE, ONE + 1), 1),
+    Angle("a_step_before_it", 4, (ONE + 1, ONE), 0),
+    Angle("tie_in_the_second_quadrant", 4, (-3, 3), 1),
+    Angle("tie_in_the_third", 4, (-3, -3), 2),
+    Angle("tie_of_the_last_and_the_first", 4, (3, -3), 3),
+    Angle("a_step_past_that", 4, (ONE + 1, -ONE), 0),
+    Angle("axis_is_a_tie_of_two", 2, (0, 1), 0),
+    Angle("a_step_past_the_axis", 2, (-1, ONE), 1),
+    Angle("other_axis_is_a_tie_of_two", 2, (0, -1), 1),
+    Angle("a_step_past_the_other_axis", 2, (1, -ONE), 0),
+    Angle("odd_number_of_directions", 3, (-1, 0), 1),
+    Angle("just_below_the_left_axis_of_three", 3, (-ONE, -1), 2),
+    Angle("tie_of_twelve", 12, (9, 9), 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Norms of a vector's pairs under `norm_bits=4`, and their codes, linear and logarithmic."""
+
+    name: str
+    norms: tuple[float, ...]
+    linear: tuple[int, ...]
+    log: tuple[int, ...]
+
+
+NORMS = (
+    Norms("all_zero", (0, 0, 0), (0, 0, 0), (0, 0, 0)),
+    Norms("all_equal", (3, 3, 3), (0, 0, 0), (0, 0, 0)),
+    Norms("from_zero", (0, 8, 15), (0, 8, 15), (0, 14, 15)),
+    Norms("tie_goes_up_to_even", (0, 8, 16), (0, 8, 15), (0, 14, 15)),
+    Norms("tie_goes_down_to_even", (0, 1, 6), (0, 2, 15), (0, 11, 15)),
+    Norms("tie_of_logarithms", (1, 2, 4), (0, 5, 15), (0, 8, 15)),
+    Norms("below_the_lowest_level", (1, 2.0**12, 2.0**13), (0, 7, 15), (0, 14, 15)),
+    Norms("ten_octaves", (1, 32, 1024), (0, 0, 15), (0, 8, 15)),
+)
+
+
 def _normal(spec: BlockSpec) -> np.ndarray:
     return np.random.default_rng(7).standard_normal(spec.shape)
 

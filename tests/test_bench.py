@@ -15,7 +15,7 @@ from kvcodec.bench import device, host, run
 from kvcodec.bench.data import load_file, synthetic
 from kvcodec.bench.device import check_device
 from kvcodec.bench.report import Report, noise
-from kvcodec.bench.timing import summarize, time_host
+from kvcodec.bench.timing import ROUNDS, Work, summarize, time_host
 from kvcodec.cli import main
 from kvcodec.codecs.raw import Raw
 from kvcodec.errors import InvalidInputError
@@ -108,6 +108,9 @@ def test_blocks_of_a_captured_cache_are_whole_and_know_their_place(captured):
     assert values.blocks[:, -1, -1, -1].tolist() == [0.5] * 3 + [1.5] * 3 + [2.5] * 3
     few = load_file(captured, 2048, 3 * 2048)[0]
     assert few.blocks[:, 0, 0, 0].tolist() == [0, 1, 2]
+    late = load_file(captured, 2048, 1 << 20, begin=20, layers=[2])[0]
+    assert late.positions.tolist() == [20]
+    assert late.blocks[:, 0, 0, 0].tolist() == [2]
 
 
 def test_synthetic_blocks_are_the_same_every_time():
@@ -199,26 +202,31 @@ def test_tensors_of_another_layout_are_refused(tmp_path):
 
 def test_a_codec_too_slow_for_the_batch_gets_fewer_blocks():
     data = synthetic(65536, 1 << 20)
-    copy = host.bench_copy(data, 1, 0.0)[0].gbps
-    rows = host.bench_codec(
-        get_codec("raw"), data,
-        impl="reference", threads=1, seconds=0.0, call_seconds=1e-9, copy_gbps=copy,
+    jobs = host.codec_jobs(
+        get_codec("raw"), data, impl="reference", threads=1, call_seconds=1e-9
     )  # fmt: skip
-    assert not isinstance(rows, str)
+    assert not isinstance(jobs, str)
+    rows = host.measure(jobs, 0.0)
     assert {(row.impl, row.num_blocks) for row in rows} == {("reference", 1)}
 
 
 def test_times_are_of_every_call():
-    calls = []
-    timing = time_host(lambda: calls.append(0), 0.0)
-    assert (timing.repeats, len(calls)) == (5, 6)
+    calls, readied = [], []
+    works = [
+        Work(lambda: calls.append("a"), lambda: readied.append(0)),
+        Work(lambda: calls.append("b")),
+    ]
+    timings = time_host(works, 0.0)
+    assert [timing.repeats for timing in timings] == [ROUNDS, ROUNDS]
+    assert calls == ["a", "b"] * (ROUNDS + 1)  # in turns
+    assert len(readied) == ROUNDS + 1
     assert summarize([1.0, 2.0, 3.0, 4.0, 100.0]).p50 == 3.0
     assert math.isclose(summarize([1.0, 2.0]).best, 1.0)
 
 
 def test_waiting_for_a_core_is_said():
     data = synthetic(2048, 4096)
-    rows = host.bench_copy(data, 1, 0.0)
+    rows = host.measure(host.copy_jobs(data, 1), 0.0)
     alone = [replace(row, p50_seconds=1.0, p50_cpu_seconds=0.99) for row in rows]
     shared = [replace(row, p50_seconds=1.0, p50_cpu_seconds=0.25) for row in rows]
     assert noise(alone) == noise([]) == ""
@@ -258,7 +266,7 @@ def no_gpu(monkeypatch):
 def on_device(codec):
     data = synthetic(2048, 8192)
     return device.bench_codec(
-        codec, data, impl="auto", device=CPU, seconds=0.0, copy_gbps=10.0
+        codec, data, impl="auto", device=CPU, seconds=0.0
     )  # fmt: skip
 
 

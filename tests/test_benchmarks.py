@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from kvcodec.bench import run as engine
 from kvcodec.bench.data import load_file, synthetic
+from kvcodec.bench.host import measure
 from kvcodec.bench.report import Report
 from kvcodec.bits import to_bits
 from kvcodec.eval.model import LoadedModel
@@ -23,7 +23,6 @@ run, peers = importlib.import_module("run"), importlib.import_module("peers")
 capture = importlib.import_module("capture")
 claim = importlib.import_module("claim_2503_18869")
 
-BRIEF = engine.Effort(0.0, 0.01)
 HERE = [p for p in peers.PEERS if p.package in ("zstandard", "constriction")]
 ABSENT = peers.Peer("absent", "no_such_package_at_all", lambda module: None)
 
@@ -52,9 +51,9 @@ def test_a_peer_gives_every_bit_back_and_counts_what_it_keeps(peer):
 def test_a_missing_peer_is_listed_with_how_to_install_it(monkeypatch):
     monkeypatch.setattr(peers, "PEERS", (HERE[0], ABSENT))
     report = Report({})
-    run.measure_peers(synthetic(8192, 32768), report, BRIEF)
+    rows = measure(run.all_peer_jobs(synthetic(8192, 32768), report, 0.01), 0.0)
     assert "requirements/peers.txt" in report.skipped["absent"]
-    assert HERE[0].name in {row.codec for row in report.rows}
+    assert HERE[0].name in {row.codec for row in rows}
 
 
 def test_a_peer_that_overwrites_its_input_gets_a_copy_and_one_that_lies_no_figure():
@@ -67,12 +66,12 @@ def test_a_peer_that_overwrites_its_input_gets_a_copy_and_one_that_lies_no_figur
     data, inputs = synthetic(8192, 16384), list(bits(2).reshape(2, -1))
     before = [x.copy() for x in inputs]
     codec = peers.Codec(destroy, back, clone=True)
-    rows = run.measure_peer("x", codec, inputs, data, "blocks", 0.0)
+    rows = measure(run.peer_jobs("x", codec, inputs, data, "blocks"), 0.0)
     assert [row.op for row in rows] == ["encode", "decode"]
     assert {(row.ratio, row.num_blocks) for row in rows} == {(1.0, 2)}
     assert all(np.array_equal(x, y) for x, y in zip(inputs, before, strict=True))
     liar = peers.Codec(lambda x: x.tobytes(), lambda blob: back(blob)[::-1])
-    assert "bit for bit" in run.measure_peer("x", liar, inputs, data, "blocks", 0.0)
+    assert "bit for bit" in run.peer_jobs("x", liar, inputs, data, "blocks")
 
 
 def test_centring_moves_exponents_and_can_be_undone():

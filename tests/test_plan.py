@@ -81,7 +81,7 @@ def test_presets_are_plans(name):
 
 
 def test_the_lossless_preset_is_a_codec_and_a_plan_of_several_is_not():
-    assert get_codec("lossless") == SPLIT
+    assert get_codec("lossless") == get_codec("split:model=centred")
     assert get_codec("fast") == Plan.parse("fast").key
     for name in ("balanced", "small"):
         with pytest.raises(InvalidInputError, match=r"use kvcodec\.Plan"):

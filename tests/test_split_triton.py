@@ -13,6 +13,7 @@ from kvcodec.bits import FORMATS, int_view, split_fields, to_bits
 from kvcodec.codecs import split
 from kvcodec.errors import InvalidInputError
 from kvcodec.kernels import _bits_vector, _split_encode_triton, split_triton
+from kvcodec.kernels._rows_triton import neighbours
 from kvcodec.row import write_row
 
 SPLIT, RAW = get_codec("split"), get_codec("raw")
@@ -39,6 +40,34 @@ def test_triton_equals_the_reference_for_odd_blocks(fmt):
         assert same(target, expected)
         if codec is SPLIT:
             assert {int(mode) for mode in rows.payload[:, 0]} == {split.RAW, split.CODED}
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "valid"),
+    [
+        ("split", (16, 8, 64), 3),
+        ("split", (45, 3, 64), 7),
+        ("split:model=centred", (15, 5, 116), 3),
+        ("split", (7, 2, 32), 6),
+    ],
+    ids=["whole rounds", "a last round in part", "rounds across heads", "32 lanes"],
+)
+def test_triton_decodes_groups_of_bf16_as_the_reference(text, shape, valid):
+    """Elements side by side are words of four. Lanes follow from the block, not from valid."""
+    codec, spec = get_codec(text), BlockSpec(*shape, torch.bfloat16)
+    cache = cache_of(spec, ("wild_channels",))
+    rows = codec.compress(cache, [0], num_valid=[valid], impl="reference")
+    assert rows.payload[0, 0] != split.RAW
+    target, wanted = torch.empty_like(cache), torch.empty_like(cache)
+    assert neighbours(int_view(target), 4) is not None
+    codec.decompress(rows, target, [0], impl="triton")
+    codec.decompress(rows, wanted, [0], impl="reference")
+    assert same(target, wanted)
+    if shape == (16, 8, 64):
+        apart = torch.empty(1, 16, 8, 65, dtype=spec.dtype, device=DEVICE)[..., 1:]
+        assert neighbours(int_view(apart), 4) is None
+        codec.decompress(rows, apart, [0], impl="triton")
+        assert same(apart, wanted)
 
 
 def test_triton_frequencies_equal_the_references():

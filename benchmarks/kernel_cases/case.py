@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kvcodec import BlockSpec, EncodedBlocks, get_codec
+from kvcodec import BlockSpec, Codec, EncodedBlocks, get_codec
 from kvcodec.registry import load_kernel
 
 
@@ -47,7 +47,7 @@ SMALL = BlockSpec(16, 1, 96, torch.float16)  # 3 KiB: 32 lanes; a head_dim that 
 MLA = BlockSpec(64, 1, 576, torch.bfloat16)
 
 
-def run(codec_name: str, spec: BlockSpec, decode: bool) -> None:
+def run(codec_name: str | Codec, spec: BlockSpec, decode: bool) -> None:
     """Launch a batch between a large contiguous plane and rows; small blocks are partly filled."""
     codec = get_codec(codec_name)
     kernel = load_kernel(codec, "triton")

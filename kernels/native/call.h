@@ -95,7 +95,10 @@ inline u8* put_part(u8* at, const u8* data, i64 nbytes) {
 }
 
 // What predicts exponents in the split codec; the order is that of MODELS in split_native.py.
-enum SplitModel : i64 { kPlainModel, kCentredModel, kNumModels };
+enum SplitModel : i64 { kPlainModel, kCentredModel, kProfileModel, kContextModel, kNumModels };
+
+// Whether a model codes with tables of a profile.
+inline bool is_tabled(SplitModel model) { return model >= kProfileModel; }
 
 // Scales of the fp8 codec.
 struct Fp8 {
@@ -105,13 +108,13 @@ struct Fp8 {
   bool power;               // scales are stored as UE8M0 bytes, not as fp32
   const float* given;       // or null: measured, and stored in the row
 
-  // Number of scales of a block, and that of an element.
+  // Number of scales of a block, and the first one of a token's head.
   i64 num_scales(const Plane& p) const {
     return p.block_size / tokens * (p.num_heads / heads) * (p.head_dim / dims);
   }
-  i64 index(const Plane& p, i64 token, i64 head, i64 dim) const {
-    const i64 group = token / tokens * (p.num_heads / heads) + head / heads;
-    return group * (p.head_dim / dims) + dim / dims;
+  i64 first(const Plane& p, i64 token, i64 head) const {
+    const i64 of_token = per_token ? token : 0, of_head = heads == 1 ? head : 0;
+    return (of_token * (heads == 1 ? p.num_heads : 1) + of_head) * (p.head_dim / dims);
   }
   i64 scales_nbytes(const Plane& p) const {
     return given != nullptr ? 0 : num_scales(p) * (power ? 1 : 4);
@@ -150,8 +153,8 @@ void center_take_off(const Call& call, const Center& center);
 void center_put_back(const Call& call, const Center& center);
 void raw_compress(const Call& call);
 i64 raw_decompress(const Call& call);
-void split_compress(const Call& call, Format format, SplitModel model);
-i64 split_decompress(const Call& call, Format format, SplitModel model);
+void split_compress(const Call& call, Format format, SplitModel model, const Contexts* contexts);
+i64 split_decompress(const Call& call, Format format, SplitModel model, const Contexts* contexts);
 void fp8_compress(const Call& call, const Fp8& fp8);
 i64 fp8_decompress(const Call& call, const Fp8& fp8);
 void microscaling_compress(const Call& call, const Microscaling& ms);
@@ -160,8 +163,8 @@ void bitplane_compress(const Call& call, const Bitplane& codec);
 i64 bitplane_decompress(const Call& call, const Bitplane& codec);
 
 // Scratch that a call of these sizes needs.
-i64 split_compress_scratch(const Plane& plane, i64 num_threads);
-i64 split_decompress_scratch(const Plane& plane, i64 n);
+i64 split_compress_scratch(const Plane& plane, SplitModel model, i64 num_threads);
+i64 split_decompress_scratch(const Plane& plane, SplitModel model, i64 n);
 i64 fp8_scratch(const Plane& plane, i64 num_threads);
 i64 microscaling_scratch(const Plane& plane, i64 num_threads);
 i64 bitplane_scratch(const Plane& plane, i64 num_threads);  // either way

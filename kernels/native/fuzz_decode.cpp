@@ -11,8 +11,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <vector>
 
 #include "int4.h"
+#include "split.h"
 #include "turboquant.h"
 
 using namespace kv;
@@ -44,7 +46,7 @@ bool equal(const Buffer& a, const Buffer& b, i64 nbytes) {
 }
 
 constexpr i64 kItemsizes[kNumFormats] = {2, 2, 4, 1, 1};
-constexpr int kExponentShift[kNumFormats] = {7, 10, 23, 3, 2};
+constexpr int kExponentShiftOf[kNumFormats] = {7, 10, 23, 3, 2};
 
 // Tables that are as good as the frozen ones here: every instruction set gets the same.
 struct AngleTables {
@@ -82,6 +84,90 @@ TurboAngle make_turboangle(i64 source, i64 norm, bool half, bool digits, i64 dim
   return t;
 }
 
+// Tables of a plane: those of a block, or any, with frequencies of 1 next to large ones.
+struct Profile {
+  static constexpr i64 kClasses = 2;
+  i64 channels;
+  std::vector<u8> centre, kind, flip, sign_kind;
+  std::vector<u16> exponents, mantissas, signs;
+  Buffer memory;
+  std::unique_ptr<Contexts> contexts;
+
+  Profile(Random& random, Format format, i64 num_channels, const u8* block, i64 numel)
+      : channels(num_channels),
+        exponents(kClasses * kPrevious * kSymbols),
+        mantissas(kClasses * kSymbols * kLeads),
+        signs(kClasses * kHistories * kBuckets) {
+    const i64 size = kItemsizes[format], few = random.below(3) == 0 ? 9 : 1000000;
+    const u32 mask = (1u << kFormats[format].exponent_bits) - 1, leading = leading_bits(format);
+    u32 counts[256] = {}, leads[256] = {};
+    const auto word_at = [&](i64 i) {
+      u32 word = 0;
+      std::memcpy(&word, block + i * size, static_cast<std::size_t>(size));
+      return word >> (kExponentShiftOf[format] - static_cast<int>(leading));
+    };
+    for (i64 c = 0; c < channels; ++c) {
+      centre.push_back(static_cast<u8>(word_at(c) >> leading & mask));
+      kind.push_back(random.below(few) == 0 ? 255 : static_cast<u8>(random.below(kClasses)));
+      flip.push_back(static_cast<u8>(random.below(2)));
+      sign_kind.push_back(static_cast<u8>(random.below(kClasses)));
+    }
+    for (i64 i = 0; i < numel; ++i) {
+      const u32 word = word_at(i);
+      const u8 middle = centre[static_cast<std::size_t>(i % channels)];
+      const u32 symbol = (word >> leading & mask) - middle + 16;
+      ++counts[symbol < kEscape ? symbol : kEscape];
+      ++leads[word & ((1u << leading) - 1)];
+    }
+    const bool fits = random.below(3) > 0;
+    for (i64 i = 0; i < kClasses * kPrevious; ++i) {
+      fill(random, fits ? counts : nullptr, &exponents[i * kSymbols], kSymbols);
+    }
+    for (i64 i = 0; i < kClasses * kSymbols; ++i) {
+      fill(random, fits ? leads : nullptr, &mantissas[i * kLeads], i64{1} << leading);
+    }
+    for (u16& freq : signs) {
+      freq = static_cast<u16>(fits ? kTotal / 2 : random.between(1, kTotal - 1));
+    }
+    const ProfileTables tables{channels, kClasses, kClasses,
+                               static_cast<u32>(kFormats[format].exponent_bits),
+                               leading, centre.data(), kind.data(), flip.data(),
+                               sign_kind.data(), exponents.data(), mantissas.data(), signs.data()};
+    const i64 sizes[] = {channels, count_live(tables), kClasses, kClasses};
+    memory = make_buffer(Contexts(nullptr, sizes).nbytes, 0xA5);
+    contexts.reset(new Contexts(memory.get(), sizes));
+    fill_contexts(tables, *contexts);
+  }
+
+  // Frequencies of 1 or more that sum to 4096, those of counts or any.
+  static void fill(Random& random, const u32* counts, u16* freqs, i64 symbols) {
+    i64 left = static_cast<i64>(kTotal) - symbols;
+    if (counts != nullptr) {
+      u32 raised[256] = {};
+      u64 total = 0;
+      for (i64 s = 0; s < symbols; ++s) total += raised[s] = 1 + 16 * counts[s];
+      Model model;
+      normalize(raised, total, model);
+      std::memcpy(freqs, model.freqs, static_cast<std::size_t>(2 * symbols));
+      return;
+    }
+    const i64 begin = random.below(symbols), part = random.between(1, 5);
+    for (i64 s = 0; s < symbols; ++s) {
+      const i64 more = s + 1 < symbols ? random.below(left / part + 1) : left;
+      freqs[(begin + s) % symbols] = static_cast<u16>(1 + more);
+      left -= more;
+    }
+  }
+
+  // Zeros in the channels without elements.
+  void clear(u8* block, i64 tokens, i64 size) const {
+    for (i64 i = 0; i < tokens * channels; ++i) {
+      if (kind[static_cast<std::size_t>(i % channels)] != 255) continue;
+      std::memset(block + i * size, 0, static_cast<std::size_t>(size));
+    }
+  }
+};
+
 // A codec and what it was given.
 struct Codec {
   int kind;  // raw, split, fp8, bitplane, microscaling, turboangle, int4, turboquant
@@ -94,6 +180,7 @@ struct Codec {
   bool half, digits;
   Int4 int4;
   Turboquant turboquant;
+  const Contexts* contexts;
 
   TurboAngle turboangle(const Plane& plane) const {
     return make_turboangle(format, norm, half, digits, plane.head_dim);
@@ -101,7 +188,7 @@ struct Codec {
   void compress(const Call& call) const {
     if (kind == 5) turboangle_compress(call, turboangle(call.plane));
     if (kind == 0) raw_compress(call);
-    if (kind == 1) split_compress(call, format, model);
+    if (kind == 1) split_compress(call, format, model, contexts);
     if (kind == 2) fp8_compress(call, fp8);
     if (kind == 3) bitplane_compress(call, bitplane);
     if (kind == 4) microscaling_compress(call, ms);
@@ -115,10 +202,11 @@ struct Codec {
     if (kind == 4) return microscaling_decompress(call, ms);
     if (kind == 6) return int4_decompress(call, int4);
     if (kind == 7) return turboquant_decompress(call, turboquant);
-    return kind == 1 ? split_decompress(call, format, model) : fp8_decompress(call, fp8);
+    return kind == 1 ? split_decompress(call, format, model, contexts) : fp8_decompress(call, fp8);
   }
   i64 scratch(const Plane& plane, i64 n) const {
-    const i64 one = split_compress_scratch(plane, 1), all = split_decompress_scratch(plane, n);
+    const i64 one = split_compress_scratch(plane, model, 1);
+    const i64 all = split_decompress_scratch(plane, model, n);
     return (one > all ? one : all) + fp8_scratch(plane, 1) + bitplane_scratch(plane, 1) +
            microscaling_scratch(plane, 1) + turboangle_scratch(plane, 1) + int4_scratch(plane, 1) +
            turboquant_scratch(plane, 1);
@@ -128,7 +216,7 @@ struct Codec {
 // Elements whose exponents follow one of several habits.
 void fill_block(Random& random, Format format, u8* data, i64 numel, i64 channels) {
   const i64 size = kItemsizes[format], habit = random.below(7);
-  const u32 center = static_cast<u32>(random.next()), step = 1u << kExponentShift[format];
+  const u32 center = static_cast<u32>(random.next()), step = 1u << kExponentShiftOf[format];
   for (i64 i = 0; i < numel; ++i) {
     u32 word = static_cast<u32>(random.next() >> 32);
     if (habit == 0) word = center;
@@ -226,12 +314,14 @@ void shift_frequencies(Random& random, u8* row) {
 // The hungriest stream: every slot is 0, whose symbol has frequency 1 and takes 12 bits. It wants
 // more words than the row has bytes.
 void starve(const Plane& plane, u8* row, i64 nbytes) {
-  const i64 size = load<u32>(row + 4) / 3;
-  if (size < 2) return;
-  u8* const freqs = row + kPrefix;
-  store(freqs + 2, static_cast<u16>(load<u16>(freqs) + load<u16>(freqs + 2) - 1));
-  store(freqs, u16{1});
-  u8* at = freqs + align16(3 * size);
+  u8* at = row + kPrefix;
+  if (row[0] < kProfile) {
+    const i64 size = load<u32>(row + 4) / 3;
+    if (size < 2) return;
+    store(at + 2, static_cast<u16>(load<u16>(at) + load<u16>(at + 2) - 1));
+    store(at, u16{1});
+    at += align16(3 * size);
+  }
   if (row[0] == 2) at += align16((plane.token_numel() + 3) / 4 + (plane.token_numel() + 7) / 8 + 1);
   std::memset(at, 0, static_cast<std::size_t>(row + nbytes - at));
   for (int lane = num_lanes(plane.numel() * plane.itemsize); lane > 0; --lane, at += 4) {
@@ -243,7 +333,7 @@ void starve(const Plane& plane, u8* row, i64 nbytes) {
 i64 damage_row(Random& random, const Codec& codec, const Plane& plane, u8* row, i64 nbytes) {
   const i64 kind = random.below(6);
   if (codec.kind == 1 && row[0] >= 1 && kind < 2) {
-    if (kind == 0) shift_frequencies(random, row);
+    if (kind == 0 && row[0] < kProfile) shift_frequencies(random, row);
     if (kind == 1) starve(plane, row, nbytes);
     return nbytes;
   }
@@ -273,6 +363,9 @@ void try_block(Random& random, i64 trial, Tally& tally) {
   const Buffer cache = make_buffer(cache_nbytes, 0x5A);
   const Buffer block = make_buffer(plane.numel() * size, 0);
   fill_block(random, codec.format, block.get(), plane.numel(), plane.token_numel());
+  const Profile profile(random, codec.format, plane.token_numel(), block.get(), plane.numel());
+  if (random.below(2) == 0) profile.clear(block.get(), plane.block_size, size);
+  codec.contexts = profile.contexts.get();
   plane.data = cache.get();
   const i64 id = random.below(plane.num_blocks);
   copy_out(plane, id, 0, plane.numel(), block.get());

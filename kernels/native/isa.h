@@ -3,6 +3,7 @@
 
 #include "bitplane.h"
 #include "common.h"
+#include "contexts.h"
 #include "rans.h"
 
 namespace kv {
@@ -92,6 +93,14 @@ struct Isa {
   void (*quantize[kNumSources][kNumTargets])(const u8* bits, i64 n, float scale, u8* codes);
   void (*dequantize[kNumSources][kNumTargets])(const u8* codes, i64 n, float scale, u8* bits);
 
+  // The same with a scale for every channel; `most` holds magnitudes as patterns of elements.
+  void (*channel_amax[kNumSources])(const u8* bits, i64 n, u8* most);
+  void (*widen_amax[kNumSources])(const u8* most, i64 n, u32* wide);
+  void (*quantize_channels[kNumSources][kNumTargets])(const u8* bits, i64 n, const float* scales,
+                                                      u8* codes);
+  void (*dequantize_channels[kNumSources][kNumTargets])(const u8* codes, i64 n,
+                                                        const float* scales, u8* bits);
+
   // Bytes to n nibbles, low ones first, and back; n is rounded up to a multiple of 8.
   void (*unpack4)(const u8* bytes, i64 n, u8* nibbles);
   void (*pack4)(const u8* nibbles, i64 n, u8* bytes);
@@ -121,6 +130,15 @@ struct Isa {
   void (*bitplane_unpack[kNumFormats][2])(const Tile& tile);
   Int4Loops int4;
   TurboquantLoops turboquant;
+
+  // split, with a profile: steps of a row's lanes, from and to fields [tokens, live]; decode also
+  // finds whether an exponent is too wide, encode gives up below `lowest` (null). Elements to
+  // fields and planes of low mantissa bits, and back.
+  const u8* (*decode_tabled)(const Walk& walk, u32* states, const u8* words, const u8* end,
+                             const u8* readable, bool& wide, u16* fields);
+  u8* (*encode_tabled)(const Walk& walk, u32* states, const u16* fields, u8* lowest, u8* words);
+  void (*split_low[kNumFormats])(const u8* bits, i64 n, u16* fields, u8* const* planes);
+  void (*join_low[kNumFormats])(const u16* fields, const u8* const* planes, i64 n, u8* bits);
   // center=profile: means [n] added to elements, or taken off where flip is the sign bit.
   void (*shift[kNumSources])(u8* bits, i64 n, const float* mean, u32 flip);
 };

@@ -152,6 +152,12 @@ const u8* decode(int lanes, const u32* table, u32* states, const u8* words, cons
   return run(table, states, words, end, readable, n, symbols);
 }
 
+// What a step of eight lanes needs: reciprocals in the even lanes' and in the odd lanes' low halves,
+// and packed words.
+struct Entries {
+  __m256i even, odd, packed;
+};
+
 // Entries of four symbols 8 bytes apart, each in 64 bits.
 inline __m256i entries_of(const EncodeEntry* entries, const u8* symbols) {
   const auto one = [entries](u8 symbol) {
@@ -162,21 +168,68 @@ inline __m256i entries_of(const EncodeEntry* entries, const u8* symbols) {
   return _mm256_blend_epi32(e01, e23, 0xF0);
 }
 
-template <int kLanes, bool kIncrements>
+// The table in memory.
+struct Loads {
+  const EncodeEntry* entries;
+
+  explicit Loads(const EncodeTable& table) : entries(table.entries) {}
+  Entries at(const u8* symbols, int step) const {
+    const __m256i even = entries_of(entries, symbols + step);  // lanes 0, 2, 4, 6
+    const __m256i odd = entries_of(entries, symbols + step + 4);
+    return {even, odd, _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA)};
+  }
+};
+
+// The table of a window of 16 symbols, in registers.
+struct Window {
+  __m256i reciprocal[2], packed[2], base;
+
+  explicit Window(const EncodeTable& table)
+      : base(_mm256_set1_epi8(static_cast<char>(table.base))) {
+    u32 fields[2][16] = {};
+    for (u32 i = 0; i < 16; ++i) {
+      const u32 symbol = i == 0 ? 0 : table.base + i;
+      if (symbol > 255) break;
+      fields[0][i] = table.entries[symbol].reciprocal;
+      fields[1][i] = table.entries[symbol].packed;
+    }
+    for (int half = 0; half < 2; ++half) {
+      reciprocal[half] = load_vector(fields[0] + 8 * half);
+      packed[half] = load_vector(fields[1] + 8 * half);
+    }
+  }
+
+  static __m256i pick(const __m256i* table, __m256i index, __m256 upper) {
+    const __m256i low = _mm256_permutevar8x32_epi32(table[0], index);
+    const __m256i high = _mm256_permutevar8x32_epi32(table[1], index);
+    return _mm256_castps_si256(
+        _mm256_blendv_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), upper));
+  }
+
+  Entries at(const u8* symbols, int step) const {
+    const __m256i four = _mm256_subs_epu8(load_vector(symbols), base);  // of a lane, in its bytes
+    const __m256i index = _mm256_srl_epi32(four, _mm_cvtsi32_si128(8 * step));
+    const __m256 upper = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));
+    const __m256i found = pick(reciprocal, index, upper);
+    return {found, _mm256_srli_epi64(found, 32), pick(packed, index, upper)};
+  }
+};
+
+template <int kLanes, bool kIncrements, class Lookup>
 u8* encode_rounds(const EncodeTable& table, u32* states, const u8* symbols, i64 rounds, u8* words) {
   constexpr int kVectors = kLanes / 8;
   const __m256i low12 = broadcast(0xFFF), low13 = broadcast(0x1FFF), low4 = broadcast(15);
   const __m256i low16 = broadcast(0xFFFF), sixteen = broadcast(16);
+  const Lookup lookup(table);
   __m256i x[kVectors];
   for (int v = 0; v < kVectors; ++v) x[v] = load_vector(states + 8 * v);
   for (i64 round = rounds - 1; round >= 0; --round) {
     for (int step = kGroup - 1; step >= 0; --step) {
-      const u8* const from = symbols + round * kGroup * kLanes + step;
+      const u8* const from = symbols + round * kGroup * kLanes;
 #pragma GCC unroll 8
       for (int v = kVectors - 1; v >= 0; --v) {
-        const __m256i even = entries_of(table.entries, from + 32 * v);  // lanes 0, 2, 4, 6
-        const __m256i odd = entries_of(table.entries, from + 32 * v + 4);
-        const __m256i packed = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+        const Entries entries = lookup.at(from + 32 * v, step);
+        const __m256i packed = entries.packed;
         const __m256i less = _mm256_and_si256(_mm256_srli_epi32(packed, 13), low12);  // freq - 1
         const __m256i spill = _mm256_cmpgt_epi32(_mm256_srli_epi32(x[v], 20), less);
         const u32 mask = static_cast<u32>(_mm256_movemask_ps(_mm256_castsi256_ps(spill)));
@@ -188,8 +241,8 @@ u8* encode_rounds(const EncodeTable& table, u32* states, const u8* symbols, i64 
         words -= 2 * __builtin_popcount(mask);
         const __m256i y = _mm256_srlv_epi32(x[v], _mm256_and_si256(spill, sixteen));
         const __m256i z = kIncrements ? _mm256_sub_epi32(y, _mm256_srai_epi32(packed, 31)) : y;
-        const __m256i high_even = _mm256_srli_epi64(_mm256_mul_epu32(z, even), 32);
-        const __m256i high_odd = _mm256_mul_epu32(_mm256_srli_epi64(z, 32), odd);
+        const __m256i high_even = _mm256_srli_epi64(_mm256_mul_epu32(z, entries.even), 32);
+        const __m256i high_odd = _mm256_mul_epu32(_mm256_srli_epi64(z, 32), entries.odd);
         const __m256i shift = _mm256_and_si256(_mm256_srli_epi32(packed, 25), low4);
         const __m256i q = _mm256_srlv_epi32(_mm256_blend_epi32(high_even, high_odd, 0xAA), shift);
         const __m256i grown = _mm256_mullo_epi32(q, _mm256_sub_epi32(low12, less));
@@ -201,6 +254,13 @@ u8* encode_rounds(const EncodeTable& table, u32* states, const u8* symbols, i64 
   return words;
 }
 
+template <int kLanes, bool kIncrements>
+u8* encode_lanes(const EncodeTable& table, u32* states, const u8* symbols, i64 rounds, u8* words) {
+  const auto run = table.few ? encode_rounds<kLanes, kIncrements, Window>
+                             : encode_rounds<kLanes, kIncrements, Loads>;
+  return run(table, states, symbols, rounds, words);
+}
+
 u8* encode(int lanes, const EncodeTable& table, u32* states, const u8* symbols, i64 n, u8* words) {
   const i64 per_round = kGroup * lanes, rounds = n / per_round;
   if (rounds * per_round < n) {
@@ -208,11 +268,70 @@ u8* encode(int lanes, const EncodeTable& table, u32* states, const u8* symbols, 
                          n - rounds * per_round, words);
   }
   const auto run = lanes == 64
-                       ? (table.increments ? encode_rounds<64, true> : encode_rounds<64, false>)
-                       : (table.increments ? encode_rounds<32, true> : encode_rounds<32, false>);
+                       ? (table.increments ? encode_lanes<64, true> : encode_lanes<64, false>)
+                       : (table.increments ? encode_lanes<32, true> : encode_lanes<32, false>);
   return run(table, states, symbols, rounds, words);
 }
 
+typedef u32 V __attribute__((vector_size(32)));
+
+inline bool any(V v) { return _mm256_testz_si256((__m256i)v, (__m256i)v) == 0; }
+
+// table[index[i]] of eight lanes, in 64 bits each: lanes 0, 2, 4, 6 and the others.
+inline void look_up_pair(const u64* table, const u32* index, V& low, V& high) {
+  const auto one = [&](int i) {
+    return _mm256_set1_epi64x(static_cast<long long>(table[index[i]]));
+  };
+  const auto four = [&](int first) {
+    return _mm256_blend_epi32(_mm256_blend_epi32(one(first), one(first + 2), 0x0C),
+                              _mm256_blend_epi32(one(first + 4), one(first + 6), 0xC0), 0xF0);
+  };
+  const __m256i even = four(0), odd = four(1);
+  low = (V)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+  high = (V)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+}
+
+inline V look_up(const u32* table, const u32* index) {
+  const auto one = [&](int i) { return broadcast(table[index[i]]); };
+  const __m256i e01 = _mm256_blend_epi32(one(0), one(1), 0x02);
+  const __m256i e23 = _mm256_blend_epi32(one(2), one(3), 0x08);
+  const __m256i e45 = _mm256_blend_epi32(one(4), one(5), 0x20);
+  const __m256i e67 = _mm256_blend_epi32(one(6), one(7), 0x80);
+  return (V)_mm256_blend_epi32(_mm256_blend_epi32(e01, e23, 0x0C),
+                               _mm256_blend_epi32(e45, e67, 0xC0), 0xF0);
+}
+
+inline V multiply_high(V a, V b) {
+  const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32((__m256i)a, (__m256i)b), 32);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32),
+                                       _mm256_srli_epi64((__m256i)b, 32));
+  return (V)_mm256_blend_epi32(even, odd, 0xAA);
+}
+
+inline V refill(V x, Words& from) {
+  const __m256i next = (__m256i)x;
+  const __m256i need = _mm256_cmpeq_epi32(_mm256_min_epu32(next, broadcast(0xFFFF)), next);
+  const u32 mask = static_cast<u32>(_mm256_movemask_ps(_mm256_castsi256_ps(need)));
+  const __m128i ahead = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from.words + from.at));
+  const __m256i read =
+      _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(ahead), load_vector(kExpand.at[mask]));
+  from.at += 2 * static_cast<i64>(__builtin_popcountll(mask));
+  return (V)_mm256_or_si256(_mm256_sllv_epi32(next, _mm256_and_si256(need, broadcast(16))), read);
+}
+
+// Half of the lanes under a mask to the words, which grow downward; 16 bytes below are overwritten.
+inline V spill(V x, V which, u8*& words) {
+  const __m256i state = (__m256i)x, low = _mm256_and_si256(state, broadcast(0xFFFF));
+  const u32 mask = static_cast<u32>(_mm256_movemask_ps(_mm256_castsi256_ps((__m256i)which)));
+  const __m128i eight =
+      _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+  const __m128i order = _mm_load_si128(reinterpret_cast<const __m128i*>(kPack.at[mask]));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(words - 16), _mm_shuffle_epi8(eight, order));
+  words -= 2 * __builtin_popcount(mask);
+  return (V)_mm256_srlv_epi32(state, _mm256_and_si256((__m256i)which, broadcast(16)));
+}
+
+#include "contexts.inc"
 #include "table.inc"
 
 }  // namespace

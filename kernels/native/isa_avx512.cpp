@@ -4,6 +4,7 @@
 
 #if defined(KV_EMULATE_AVX512)
 #include "emulated_avx512.h"
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors of 64 bytes go by value inside this file only
 #else
 #include <immintrin.h>
 #endif
@@ -184,6 +185,65 @@ u8* encode(int lanes, const EncodeTable& table, u32* states, const u8* symbols, 
   return run(table, states, symbols, rounds, words);
 }
 
+typedef u32 V __attribute__((vector_size(64)));
+
+inline __m512i register_of(V v) {
+  __m512i r;
+  std::memcpy(&r, &v, sizeof(v));
+  return r;
+}
+
+inline V vector_of(__m512i r) {
+  V v;
+  std::memcpy(&v, &r, sizeof(v));
+  return v;
+}
+
+inline bool any(V v) {
+  return _mm512_cmpgt_epu32_mask(register_of(v), _mm512_setzero_si512()) != 0;
+}
+
+inline V look_up(const u32* table, const u32* index) {
+  return vector_of(_mm512_i32gather_epi32(_mm512_loadu_si512(index), table, 4));
+}
+
+// table[index[i]] of sixteen lanes, in 64 bits each.
+inline void look_up_pair(const u64* table, const u32* index, V& low, V& high) {
+  const u32* const words = reinterpret_cast<const u32*>(table);
+  const __m512i at = _mm512_loadu_si512(index);
+  low = vector_of(_mm512_i32gather_epi32(at, words, 8));
+  high = vector_of(_mm512_i32gather_epi32(at, words + 1, 8));
+}
+
+inline V multiply_high(V a, V b) {
+  const __m512i x = register_of(a), y = register_of(b);
+  const __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(x, y), 32);
+  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), _mm512_srli_epi64(y, 32));
+  return vector_of(_mm512_mask_blend_epi32(0xAAAA, even, odd));
+}
+
+inline V refill(V x, Words& from) {
+  const __m512i next = register_of(x);
+  const __mmask16 need = _mm512_cmplt_epu32_mask(next, broadcast(kLower));
+  const __m512i ahead = _mm512_cvtepu16_epi32(
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from.words + from.at)));
+  from.at += 2 * __builtin_popcount(need);
+  return vector_of(_mm512_mask_or_epi32(next, need, _mm512_slli_epi32(next, 16),
+                                        _mm512_maskz_expand_epi32(need, ahead)));
+}
+
+// Half of the lanes under a mask to the words, which grow downward.
+inline V spill(V x, V which, u8*& words) {
+  const __m512i state = register_of(x);
+  const __mmask16 mask = _mm512_cmpgt_epu32_mask(register_of(which), _mm512_setzero_si512());
+  const int count = __builtin_popcount(mask);
+  words -= 2 * count;
+  _mm256_mask_storeu_epi16(words, static_cast<__mmask16>((1u << count) - 1),
+                           _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(mask, state)));
+  return vector_of(_mm512_mask_srli_epi32(state, mask, state, 16));
+}
+
+#include "contexts.inc"
 #include "table.inc"
 
 }  // namespace

@@ -60,6 +60,50 @@ u8* encode(int lanes, const EncodeTable& table, u32* states, const u8* symbols, 
   return words;
 }
 
+typedef u32 V __attribute__((vector_size(16)));
+
+inline bool any(V v) { return (v[0] | v[1] | v[2] | v[3]) != 0; }
+
+inline V look_up(const u32* table, const u32* index) {
+  return V{table[index[0]], table[index[1]], table[index[2]], table[index[3]]};
+}
+
+// table[index[i]] of four lanes, in 64 bits each.
+inline void look_up_pair(const u64* table, const u32* index, V& low, V& high) {
+  for (int i = 0; i < 4; ++i) {
+    const u64 pair = table[index[i]];
+    low[i] = static_cast<u32>(pair);
+    high[i] = static_cast<u32>(pair >> 32);
+  }
+}
+
+inline V multiply_high(V a, V b) {
+  for (int i = 0; i < 4; ++i) a[i] = static_cast<u32>(u64{a[i]} * b[i] >> 32);
+  return a;
+}
+
+inline V refill(V x, Words& from) {
+  for (int i = 0; i < 4; ++i) {
+    const u32 refilled = x[i] << 16 | load<u16>(from.words + from.at);
+    const bool need = x[i] < kLower;
+    x[i] = need ? refilled : x[i];
+    from.at += need ? 2 : 0;
+  }
+  return x;
+}
+
+// The words of lanes under a mask, below `words`, in ascending order; half of each is left.
+inline V spill(V x, V mask, u8*& words) {
+  for (int i = 3; i >= 0; --i) {
+    if (mask[i] == 0) continue;
+    words -= 2;
+    store(words, static_cast<u16>(x[i]));
+    x[i] >>= 16;
+  }
+  return x;
+}
+
+#include "contexts.inc"
 #include "table.inc"
 
 }  // namespace

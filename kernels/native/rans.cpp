@@ -85,6 +85,7 @@ void fill_encode_table(const Model& model, EncodeTable& table) {
   const int first = model.symbols[0] == 0 ? 1 : 0;  // a model has at least two symbols here
   table.base = static_cast<u8>(model.symbols[first] - 1);
   table.windowed = model.symbols[model.size - 1] - table.base < 32;
+  table.few = model.symbols[model.size - 1] - table.base < 16;
 }
 
 }  // namespace kv

@@ -52,6 +52,7 @@ struct EncodeTable {
   bool increments;           // whether an entry has inc = 1 (at most one has)
   u8 base;                   // symbol - base, or 0 for symbol 0, ...
   bool windowed;             // ... is below 32 and distinct for every symbol of the model
+  bool few;                  // ... is below 16
 };
 
 void fill_encode_table(const Model& model, EncodeTable& table);

@@ -6,11 +6,32 @@
 #include "split.h"
 
 namespace kv {
+
+void restore_head(const FormatInfo& format, const RawPart& part, const u32* states, const u8* rest,
+                  u8* head) {
+  if (format.num_planes == 0) return;
+  for (i64 group = 0; group < part.head; ++group) {
+    if (format.widths[0] == 2) {
+      *head++ = static_cast<u8>(states[group]);
+      continue;
+    }
+    store(head, static_cast<u16>(states[group]));
+    head += 2;
+    if (format.widths[0] == 8) {
+      std::memcpy(head, rest, 2);
+      head += 2;
+      rest += 2;
+    }
+  }
+}
+
 namespace {
 
-// Per row: the first plane of the head, the exponents, and two arrays of a byte a channel.
-i64 decode_scratch(const Plane& plane) {
-  return kHeadBytes + round_up(plane.numel() + kSlack) +
+// Per row: the first plane of the head, the exponents, and two arrays of a byte a channel; or, of a
+// row of mode 3 or 4, the head and 16 bits an element.
+i64 decode_scratch(const Plane& plane, SplitModel model) {
+  const i64 each = is_tabled(model) ? 2 : 1;  // bytes of an element without its low bits
+  return kHeadBytes + round_up(each * plane.numel() + kSlack) +
          2 * round_up(plane.token_numel() + kSlack);
 }
 
@@ -65,7 +86,7 @@ Fault decode_row(const Call& call, Format format, SplitModel kind, i64 i, u8* sc
     if (kPrefix + align16(nbytes) != call.row_size(i)) return kTiling;
     return nbytes == n * plane.itemsize ? kSound : kElements;
   }
-  if (row[0] != kCoded && (row[0] != kCentred || kind != kCentredModel)) return kMode;
+  if (row[0] != kCoded && (row[0] != kCentred || kind == kPlainModel)) return kMode;
 
   const int lanes = num_lanes(plane.numel() * plane.itemsize);
   const Parts parts(row, lanes, plane.token_numel());
@@ -110,21 +131,7 @@ Fault decode_row(const Call& call, Format format, SplitModel kind, i64 i, u8* sc
                           exponents);
   }
 
-  u8* head = scratch;  // the first plane of the head's groups, whole again
-  const u8* rest = row + parts.raw;
-  for (i64 group = 0; group < part.head; ++group) {
-    if (info.widths[0] == 2) {
-      *head++ = static_cast<u8>(states[group]);
-      continue;
-    }
-    store(head, static_cast<u16>(states[group]));
-    head += 2;
-    if (info.widths[0] == 8) {
-      std::memcpy(head, rest, 2);
-      head += 2;
-      rest += 2;
-    }
-  }
+  restore_head(info, part, states, row + parts.raw, scratch);
   return kSound;
 }
 
@@ -158,19 +165,32 @@ void write_block(const Call& call, Format format, i64 i, const u8* scratch) {
 
 }  // namespace
 
-i64 split_decompress_scratch(const Plane& plane, i64 n) { return n * decode_scratch(plane); }
+i64 split_decompress_scratch(const Plane& plane, SplitModel model, i64 n) {
+  return n * decode_scratch(plane, model);
+}
 
-i64 split_decompress(const Call& call, Format format, SplitModel model) {
-  const i64 each = decode_scratch(call.plane);
+i64 split_decompress(const Call& call, Format format, SplitModel model, const Contexts* contexts) {
+  const i64 each = decode_scratch(call.plane, model);
+  const u8 tabled = model == kProfileModel ? kProfile : model == kContextModel ? kContext : kRaw;
+  const auto is_tabled_row = [&](i64 i) {
+    return tabled != kRaw && call.row_size(i) >= kPrefix && call.row(i)[0] == tabled;
+  };
   Damage damage;
   parallel_for(call.num_threads, call.n, [&](i64, i64 i) {
     if (damage.below(i)) return;
-    const Fault fault = decode_row(call, format, model, i, call.scratch + i * each);
+    u8* const scratch = call.scratch + i * each;
+    const Fault fault = is_tabled_row(i) ? decode_tabled_row(call, format, *contexts, i, scratch)
+                                         : decode_row(call, format, model, i, scratch);
     if (fault != kSound) damage.report(i, fault);
   });
   if (damage.result() >= 0) return damage.result();
   parallel_for(call.num_threads, call.n, [&](i64, i64 i) {
-    write_block(call, format, i, call.scratch + i * each);
+    const u8* const scratch = call.scratch + i * each;
+    if (is_tabled_row(i)) {
+      write_tabled_block(call, format, *contexts, i, scratch);
+    } else {
+      write_block(call, format, i, scratch);
+    }
   });
   return -1;
 }

@@ -1,6 +1,35 @@
 #include "split.h"
 
 namespace kv {
+
+u32 seed_of(const FormatInfo& format, const u8* plane, i64 group) {
+  if (format.num_planes == 0) return 0;
+  if (format.widths[0] == 2) return plane[group];
+  return load<u16>(plane + group * kGroup * format.widths[0] / 8);
+}
+
+u8* put_raw(const FormatInfo& format, const RawPart& part, u8* const* planes, u8* at) {
+  u8* const end = at + align16(part.nbytes);
+  if (part.nbytes == 0) return end;
+  const u8* rest = planes[0] + part.head * kGroup * format.widths[0] / 8;
+  i64 rest_nbytes = part.plane_nbytes[0];
+  if (format.widths[0] == 8) {
+    for (i64 group = 0; group < part.head; ++group) {
+      std::memcpy(at, planes[0] + kGroup * group + 2, 2);
+      at += 2;
+    }
+    rest_nbytes -= 2 * part.head;
+  }
+  std::memcpy(at, rest, static_cast<std::size_t>(rest_nbytes));
+  at += rest_nbytes;
+  for (int p = 1; p < format.num_planes; ++p) {
+    std::memcpy(at, planes[p], static_cast<std::size_t>(part.plane_nbytes[p]));
+    at += part.plane_nbytes[p];
+  }
+  std::memset(at, 0, static_cast<std::size_t>(end - at));
+  return end;
+}
+
 namespace {
 
 // Of a centred row: four arrays of a byte a channel, then symbols.
@@ -33,33 +62,6 @@ void split_block(const Call& call, Format format, i64 id, i64 n, u8* exponents,
     }
     split(tile, count, exponents + first, at);
   }
-}
-
-// The seed of a group: its first 16 bits of the first plane.
-u32 seed_of(const FormatInfo& format, const u8* plane, i64 group) {
-  if (format.widths[0] == 2) return plane[group];
-  return load<u16>(plane + group * kGroup * format.widths[0] / 8);
-}
-
-u8* put_raw(const FormatInfo& format, const RawPart& part, u8* const* planes, u8* at) {
-  u8* const end = at + align16(part.nbytes);
-  const u8* rest = planes[0] + part.head * kGroup * format.widths[0] / 8;
-  i64 rest_nbytes = part.plane_nbytes[0];
-  if (format.widths[0] == 8) {
-    for (i64 group = 0; group < part.head; ++group) {
-      std::memcpy(at, planes[0] + kGroup * group + 2, 2);
-      at += 2;
-    }
-    rest_nbytes -= 2 * part.head;
-  }
-  std::memcpy(at, rest, static_cast<std::size_t>(rest_nbytes));
-  at += rest_nbytes;
-  for (int p = 1; p < format.num_planes; ++p) {
-    std::memcpy(at, planes[p], static_cast<std::size_t>(part.plane_nbytes[p]));
-    at += part.plane_nbytes[p];
-  }
-  std::memset(at, 0, static_cast<std::size_t>(end - at));
-  return end;
 }
 
 // Bytes that a table and its words take, nearly; formats/split.md has the formula.
@@ -140,7 +142,7 @@ void encode_block(const Call& call, Format format, SplitModel kind, i64 i, u8* s
     Coding coding{kCoded, exponents, {}, nullptr, 0};
     call.isa->count(exponents, n, counts);
     normalize(counts, static_cast<u64>(n), coding.model);
-    if (kind == kCentredModel) {
+    if (kind != kPlainModel) {
       centre(call, info.exponent_bits, call.valid(i), counts, coding, scratch);
     }
     const Model& model = coding.model;
@@ -185,14 +187,17 @@ void encode_block(const Call& call, Format format, SplitModel kind, i64 i, u8* s
 
 }  // namespace
 
-i64 split_compress_scratch(const Plane& plane, i64 num_threads) {
-  return num_threads * encode_scratch(plane);
+i64 split_compress_scratch(const Plane& plane, SplitModel model, i64 num_threads) {
+  const i64 tabled = is_tabled(model) ? tabled_encode_scratch(plane) : 0;
+  return num_threads * (encode_scratch(plane) > tabled ? encode_scratch(plane) : tabled);
 }
 
-void split_compress(const Call& call, Format format, SplitModel model) {
-  const i64 each = encode_scratch(call.plane);
+void split_compress(const Call& call, Format format, SplitModel model, const Contexts* contexts) {
+  const i64 each = split_compress_scratch(call.plane, model, 1);
   parallel_for(call.num_threads, call.n, [&](i64 worker, i64 i) {
-    encode_block(call, format, model, i, call.scratch + worker * each);
+    u8* const scratch = call.scratch + worker * each;
+    encode_block(call, format, model, i, scratch);
+    if (is_tabled(model)) encode_tabled_row(call, format, model, *contexts, i, scratch);
   });
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,12 +50,20 @@ def synthetic(block_nbytes: int, total_nbytes: int, seed: int = 0) -> Dataset:
     return Dataset("synthetic", blocks, torch.arange(n) * tokens)
 
 
-def load_file(path: Path, block_nbytes: int, total_nbytes: int) -> list[Dataset]:
+def load_file(
+    path: Path,
+    block_nbytes: int,
+    total_nbytes: int,
+    *,
+    begin: int = 0,
+    layers: Sequence[int] | None = None,
+) -> list[Dataset]:
     """Keys and values of a captured cache, as two datasets named after the file.
 
     path: safetensors with `layers.<i>.key` and `layers.<i>.value`, each [tokens, num_kv_heads,
         head_dim] of one shape and type. Blocks hold as many whole tokens as fit `block_nbytes`;
         blocks are taken evenly from all layers and positions, up to `total_nbytes` for each.
+    begin: first position to take. layers: those to take; all when None.
 
     Raises:
         InvalidInputError: no such file, or it holds something else.
@@ -83,27 +92,36 @@ def load_file(path: Path, block_nbytes: int, total_nbytes: int) -> list[Dataset]
             "shape [tokens, num_kv_heads, head_dim] and one type"
         )
     return [
-        _cut(f"{path.stem} {kind}", [layers[i] for i in sorted(layers)], block_nbytes, total_nbytes)
-        for kind, layers in found.items()
+        _cut(
+            f"{path.stem} {kind}",
+            [of[i] for i in (sorted(of) if layers is None else layers)],
+            begin,
+            block_nbytes,
+            total_nbytes,
+        )
+        for kind, of in found.items()
     ]
 
 
-def _cut(name: str, planes: list[torch.Tensor], block_nbytes: int, total_nbytes: int) -> Dataset:
+def _cut(
+    name: str, planes: list[torch.Tensor], begin: int, block_nbytes: int, total_nbytes: int
+) -> Dataset:
     token_nbytes = planes[0][0].numel() * planes[0].dtype.itemsize
     tokens = _tokens(block_nbytes, token_nbytes)
-    per_plane = len(planes[0]) // tokens
+    here = len(planes[0]) - begin
+    per_plane = max(0, here) // tokens
     if per_plane == 0:
         raise InvalidInputError(
-            f"{name}: {len(planes[0])} tokens do not fill a block of {tokens}; "
+            f"{name}: {here} tokens do not fill a block of {tokens}; "
             "take a longer cache or a smaller --block-nbytes"
         )
     n = per_plane * len(planes)
     wanted = min(n, max(1, total_nbytes // (tokens * token_nbytes)))
     chosen = [i * n // wanted for i in range(wanted)]
     cut = torch.stack(
-        [planes[i // per_plane][(at := i % per_plane * tokens) : at + tokens] for i in chosen]
+        [planes[i // per_plane][begin + i % per_plane * tokens :][:tokens] for i in chosen]
     )
-    begins = torch.tensor([i % per_plane * tokens for i in chosen])
+    begins = torch.tensor([begin + i % per_plane * tokens for i in chosen])
     try:
         BlockSpec.of(cut)
     except InvalidInputError as error:

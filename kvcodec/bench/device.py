@@ -19,7 +19,7 @@ import torch
 
 from kvcodec.bench.data import Dataset
 from kvcodec.bench.host import judge, resolve_impl
-from kvcodec.bench.report import Row, make_row
+from kvcodec.bench.report import COPY, Row, make_row
 from kvcodec.bench.timing import Timing, time_cuda
 from kvcodec.block import EncodedBlocks, gather_rows
 from kvcodec.codec import Codec
@@ -60,7 +60,7 @@ def bench_copies(data: Dataset, device: torch.device, seconds: float) -> list[Ro
     blocks = PINNED_NBYTES / data.spec.nbytes
     shared: dict[str, Any] = {"device": str(device), "threads": 0}
     return [
-        make_row("copy (device)", "copy", "torch", data.name, data.spec, n, inside, **shared),
+        make_row(COPY, "copy", "torch", data.name, data.spec, n, inside, **shared),
         *(
             replace(
                 make_row(name, "copy", "torch", data.name, data.spec, n, timing, **shared),
@@ -87,7 +87,6 @@ def bench_codec(
     impl: str,
     device: torch.device,
     seconds: float,
-    copy_gbps: float,
 ) -> list[Row] | str:
     """Rows for encode, gather, decode and each link, or what was wrong with the result."""
     impl = resolve_impl(codec, impl, device)
@@ -129,7 +128,7 @@ def bench_codec(
     shared: dict[str, Any] = {"ratio": ratio, "device": str(device), "threads": 0}
     shared["sqnr_db"] = quality
     rows = [
-        make_row(str(codec), op, impl, data.name, spec, n, timing, copy_gbps=copy_gbps, **shared)
+        make_row(str(codec), op, impl, data.name, spec, n, timing, **shared)
         for op, timing in timings.items()
     ]
     return rows + _over_links(rows, timings)

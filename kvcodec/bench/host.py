@@ -2,25 +2,38 @@
 
 A call takes 16 MiB of blocks by default: more than the caches nearest to a core hold, and about
 what an engine evicts at once; it may still lie in a large shared cache. Rows, target and workspace
-are used again, as an engine would, and the same batch is repeated; the figure is the median.
+are used again, as an engine would, and the same batch is repeated. Codecs take turns; the figure is
+the median over all turns.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from kvcodec.bench.data import Dataset
-from kvcodec.bench.report import Row, make_row
-from kvcodec.bench.timing import time_host
+from kvcodec.bench.report import COPY, Row, make_row
+from kvcodec.bench.timing import Timing, Work, time_host
 from kvcodec.bits import int_view
 from kvcodec.block import EncodedBlocks
 from kvcodec.codec import Codec
 from kvcodec.metrics import sqnr_db
 from kvcodec.registry import IMPLEMENTATIONS, find_kernel, load_kernel, why_unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A call to time, and what makes a row of its timing."""
+
+    work: Work
+    row: Callable[[Timing], Row]
 
 
 def resolve_impl(codec: Codec, impl: str, device: torch.device) -> str:
@@ -43,7 +56,7 @@ def judge(codec: Codec, blocks: torch.Tensor, decoded: torch.Tensor) -> tuple[fl
     return quality, "" if quality > 0 else f"the error is larger than the values ({quality:.1f} dB)"
 
 
-def bench_copy(data: Dataset, threads: int, seconds: float) -> list[Row]:
+def copy_jobs(data: Dataset, threads: int) -> list[Job]:
     """Ceilings: a copy of the whole batch, and one call for each block."""
     source, target = int_view(data.blocks), torch.zeros_like(int_view(data.blocks))
     pairs = list(zip(source, target, strict=True))
@@ -52,26 +65,22 @@ def bench_copy(data: Dataset, threads: int, seconds: float) -> list[Row]:
         for block, into in pairs:
             into.copy_(block)
 
-    shared: dict[str, Any] = {"threads": threads}
-    whole = time_host(lambda: target.copy_(source), seconds)
-    blockwise = time_host(each, seconds)
+    calls = {COPY: lambda: target.copy_(source), "copy (per block)": each}
     return [
-        make_row(name, "copy", "torch", data.name, data.spec, len(source), timing, **shared)
-        for name, timing in (("copy (buffer)", whole), ("copy (per block)", blockwise))
+        Job(
+            Work(call),
+            partial(
+                make_row, name, "copy", "torch", data.name, data.spec, len(source), threads=threads
+            ),
+        )
+        for name, call in calls.items()
     ]
 
 
-def bench_codec(
-    codec: Codec,
-    data: Dataset,
-    *,
-    impl: str,
-    threads: int,
-    seconds: float,
-    call_seconds: float,
-    copy_gbps: float,
-) -> list[Row] | str:
-    """Rows for encode and decode, or what was wrong with the result.
+def codec_jobs(
+    codec: Codec, data: Dataset, *, impl: str, threads: int, call_seconds: float
+) -> list[Job] | str:
+    """Encode and decode, or what was wrong with the result.
 
     A codec so slow that the batch would take over `call_seconds` a call gets fewer blocks.
     """
@@ -102,12 +111,30 @@ def bench_codec(
         return wrong
     ratio = n * spec.nbytes / out.total_nbytes()
     return [
-        make_row(
-            str(codec), op, impl, data.name, spec, n, time_host(call, seconds),
-            ratio=ratio, copy_gbps=copy_gbps, threads=threads, sqnr_db=quality,
+        Job(
+            Work(call),
+            partial(
+                make_row, label(codec), op, impl, data.name, spec, n,
+                ratio=ratio, threads=threads, sqnr_db=quality,
+            ),
         )
         for op, call in (("encode", compress), ("decode", decompress))
     ]  # fmt: skip
+
+
+def label(codec: Codec) -> str:
+    """A codec's spec string, without the hash of the tables that it holds."""
+    return re.sub(r"[:,]tables=[0-9a-f]+", "", str(codec))
+
+
+def measure(
+    jobs: Sequence[Job],
+    seconds: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Row]:
+    """Time jobs in turns; their rows, in order."""
+    timings = time_host([job.work for job in jobs], seconds, progress)
+    return [job.row(timing) for job, timing in zip(jobs, timings, strict=True)]
 
 
 def affordable(codec: Codec, data: Dataset, impl: str, threads: int, call_seconds: float) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from kvcodec.bench.timing import Timing
 from kvcodec.block import BlockSpec
 
+COPY = "copy (buffer)"
 BUSY = 0.8  # share of its time that a call should have a core
 
 
@@ -60,10 +62,9 @@ def make_row(
     timing: Timing,
     *,
     ratio: float = 1.0,
-    copy_gbps: float | None = None,
     **fields: Any,
 ) -> Row:
-    """Row of a call that took `num_blocks` blocks."""
+    """Row of a call that took `num_blocks` blocks; `with_copy_percent` completes it."""
     raw = num_blocks * spec.nbytes / 1e9
     gbps = raw / timing.p50
     return Row(
@@ -79,7 +80,7 @@ def make_row(
         gbps_best=raw / timing.best,
         gbps_cpu=None if timing.cpu is None else raw / max(timing.cpu, 1e-9),
         ratio=ratio,
-        copy_percent=None if copy_gbps is None else 100 * gbps / copy_gbps,
+        copy_percent=None,
         p20_seconds=timing.p20,
         p50_seconds=timing.p50,
         p80_seconds=timing.p80,
@@ -87,6 +88,17 @@ def make_row(
         p50_cpu_seconds=timing.cpu,
         **{"device": "cpu", "threads": 1, **fields},
     )
+
+
+def with_copy_percent(rows: Sequence[Row]) -> list[Row]:
+    """Rows of one dataset, those of codecs set against the copy of the whole batch."""
+    ceiling = next(row.gbps for row in rows if row.codec == COPY)
+    return [
+        row
+        if row.op == "copy" or row.link_gbps is not None
+        else replace(row, copy_percent=100 * row.gbps / ceiling)
+        for row in rows
+    ]
 
 
 @dataclass(slots=True)

@@ -6,7 +6,8 @@ import datetime
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,7 +15,8 @@ from kvcodec.bench import device as gpu
 from kvcodec.bench import host
 from kvcodec.bench.data import Dataset
 from kvcodec.bench.machine import describe
-from kvcodec.bench.report import Report, Row
+from kvcodec.bench.report import Report, with_copy_percent
+from kvcodec.bench.timing import ROUNDS
 from kvcodec.codec import Codec
 from kvcodec.errors import InvalidInputError, KVCodecError
 from kvcodec.registry import codec_class, codec_names, find_kernel, get_codec
@@ -30,6 +32,7 @@ class Effort:
 
 FULL, QUICK = Effort(1.0, 0.5), Effort(0.2, 0.05)
 Progress = Callable[[str, int, int], None]
+T = TypeVar("T")
 
 
 def choose_codecs(
@@ -70,52 +73,60 @@ def run(
     effort: Effort,
     report: Report,
     progress: Progress = lambda what, done, total: None,
+    also: Callable[[Dataset], Sequence[host.Job]] = lambda dataset: (),
 ) -> None:
-    """Append a row for each codec, dataset and operation to the report."""
-    total = len(data) * (1 + len(codecs))
-    done = 0
-    with _threads(threads):
-        for dataset in data:
-            progress(f"copy, {dataset.name}", done, total)
+    """Append a row for each codec, dataset and operation to the report.
+
+    also: more jobs of the host on a dataset, timed in turns with ours.
+    """
+    steps = 1 + len(codecs) + (0 if device.type == "cuda" else ROUNDS)
+    for i, dataset in enumerate(data):
+
+        def say(what: str, step: int, name: str = dataset.name, begin: int = i * steps) -> None:
+            progress(f"{what}, {name}", begin + step, len(data) * steps)
+
+        with _threads(threads):
+            say("copy", 0)
             if device.type == "cuda":
-                copies = gpu.bench_copies(dataset, device, effort.seconds)
+                rows = gpu.bench_copies(dataset, device, effort.seconds)
+                for codec in _each(codecs, say):
+                    rows += _kept(
+                        gpu.bench_codec(
+                            codec, dataset, impl=impl, device=device, seconds=effort.seconds
+                        ),
+                        codec, dataset, report,
+                    )  # fmt: skip
             else:
-                copies = host.bench_copy(dataset, threads, effort.seconds)
-            report.rows += copies
-            ceiling = copies[0].gbps
-            done += 1
-            for codec in codecs:
-                progress(f"{codec}, {dataset.name}", done, total)
-                got = _one(codec, dataset, impl, device, threads, effort, ceiling)
-                if isinstance(got, str):
-                    report.failed[f"{codec}, {dataset.name}"] = got
-                else:
-                    report.rows += got
-                done += 1
+                jobs = host.copy_jobs(dataset, threads)
+                for codec in _each(codecs, say):
+                    jobs += _kept(
+                        host.codec_jobs(
+                            codec, dataset,
+                            impl=impl, threads=threads, call_seconds=effort.call_seconds,
+                        ),
+                        codec, dataset, report,
+                    )  # fmt: skip
+                jobs += also(dataset)
+                rows = host.measure(jobs, effort.seconds, partial(_turn, say, steps))
+        report.rows += with_copy_percent(rows)
 
 
-def _one(
-    codec: Codec,
-    dataset: Dataset,
-    impl: str,
-    device: torch.device,
-    threads: int,
-    effort: Effort,
-    ceiling: float,
-) -> list[Row] | str:
-    if device.type == "cuda":
-        return gpu.bench_codec(
-            codec, dataset, impl=impl, device=device, seconds=effort.seconds, copy_gbps=ceiling
-        )
-    return host.bench_codec(
-        codec,
-        dataset,
-        impl=impl,
-        threads=threads,
-        seconds=effort.seconds,
-        call_seconds=effort.call_seconds,
-        copy_gbps=ceiling,
-    )
+def _each(codecs: Sequence[Codec], say: Callable[[str, int], None]) -> Iterator[Codec]:
+    for step, codec in enumerate(codecs, 1):
+        say(host.label(codec), step)
+        yield codec
+
+
+def _turn(say: Callable[[str, int], None], steps: int, turn: int, turns: int) -> None:
+    say(f"turn {turn} of {turns}", steps - turns + turn)
+
+
+def _kept(got: list[T] | str, codec: Codec, dataset: Dataset, report: Report) -> list[T]:
+    """What was measured or prepared; nothing, and a line in the report, where it was wrong."""
+    if not isinstance(got, str):
+        return got
+    report.failed[f"{host.label(codec)}, {dataset.name}"] = got
+    return []
 
 
 @contextmanager

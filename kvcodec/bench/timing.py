@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-LEAST, MOST = 5, 1000  # repeats
+ROUNDS = 8  # turns of every call
+MOST = 100  # repeats in a turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +35,42 @@ def summarize(seconds: Sequence[float], cpu: float | None = None) -> Timing:
     return Timing(p20, p50, p80, min(seconds), len(seconds), cpu)
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A call to time; `before` runs ahead of each, outside the timing."""
+
+    call: Callable[[], object]
+    before: Callable[[], object] = lambda: None
+
+
 def time_host(
-    call: Callable[[], object], seconds: float, before: Callable[[], object] | None = None
-) -> Timing:
-    """Repeat a call for so many seconds, five times at least; `before` runs outside the timing."""
-    before = before or (lambda: None)
-    before()
-    call()
-    times: list[float] = []
-    processor: list[float] = []
-    while len(times) < LEAST or (sum(times) < seconds and len(times) < MOST):
-        before()
-        start, cpu = time.perf_counter(), time.process_time()
-        call()
-        times.append(time.perf_counter() - start)
-        processor.append(time.process_time() - cpu)
-    return summarize(times, float(np.median(processor)))
+    works: Sequence[Work],
+    seconds: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Timing]:
+    """Repeat every call for so many seconds, `ROUNDS` times at least.
+
+    Calls take turns, a slice of each in every round: when other jobs slow the machine down for a
+    while, all calls are slow for that while, and their ratios hold.
+    """
+    for work in works:
+        work.before()
+        work.call()
+    times: list[list[float]] = [[] for _ in works]
+    processor: list[list[float]] = [[] for _ in works]
+    for turn in range(ROUNDS):
+        for i, work in enumerate(works):
+            spent, repeats = 0.0, 0
+            while repeats == 0 or (spent < seconds / ROUNDS and repeats < MOST):
+                work.before()
+                start, cpu = time.perf_counter(), time.process_time()
+                work.call()
+                times[i].append(time.perf_counter() - start)
+                processor[i].append(time.process_time() - cpu)
+                spent += times[i][-1]
+                repeats += 1
+        progress(turn + 1, ROUNDS)
+    return [summarize(of, float(np.median(cpu))) for of, cpu in zip(times, processor, strict=True)]
 
 
 def time_cuda(call: Callable[[int], object], seconds: float) -> Timing:

@@ -10,8 +10,8 @@ import torch
 from kvcodec.bits import int_view
 from kvcodec.block import BlockSpec, EncodedBlocks
 from kvcodec.codec import Codec
-from kvcodec.errors import CorruptDataError, InvalidInputError
-from kvcodec.registry import get_codec, register
+from kvcodec.errors import CorruptDataError, ImplementationUnavailableError, InvalidInputError
+from kvcodec.registry import get_codec, load_kernel, register
 from kvcodec.row import ALIGNMENT, Section, read_rows, row_layout, write_row
 from kvcodec.segments import Layout, Segment, cut, join, parse_layout
 
@@ -82,6 +82,15 @@ class Segments(Codec):
         """The block that each segment's codec sees."""
         segments = parse_layout(self.layout).segments
         return [BlockSpec(*spec.shape[:2], s.numel, s.dtype) for s in segments]
+
+    def lacks(self, impl: str) -> str | None:
+        """On a GPU every segment's codec must run there; the host takes what each has."""
+        for codec in self.parts if impl == "triton" else ():
+            try:
+                load_kernel(codec, impl)
+            except ImplementationUnavailableError as error:
+                return f"segments: {error}"
+        return None
 
     def supports(self, spec: BlockSpec) -> str | None:
         """As many bytes a head as the layout's token, of uint8 or the segments' one type."""

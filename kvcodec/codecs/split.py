@@ -87,8 +87,8 @@ class Split(Calibrated):
         return contexts.NAMES if self.model in TABLED else ()
 
     def lacks(self, impl: str) -> str | None:
-        """The models of a profile run in numpy alone."""
-        if self.needs_profile and impl in ("native", "triton"):
+        """Contexts have no Triton kernels."""
+        if self.model == "context" and impl == "triton":
             return f"split: model={self.model} has no {impl} implementation"
         return None
 
@@ -325,7 +325,7 @@ def unpack_raw(part: U8, seeds: rans.Ints, n: int, fmt: FloatFormat) -> UInt:
         plane = unpack_plane(part[offset : offset + nbytes], w)[:size].astype(np.int64)
         if i == 0:
             fields[:head, :q] = (seeds[:head, None] >> (width * np.arange(q))) & ((1 << width) - 1)
-            fields[:head, q:] = plane[: head * (rans.GROUP - q)].reshape(head, -1)
+            fields[:head, q:] = plane[: head * (rans.GROUP - q)].reshape(head, rans.GROUP - q)
             fields[head:] = plane[head * (rans.GROUP - q) :].reshape(-1, rans.GROUP)
         else:
             fields |= plane.reshape(fields.shape) << shift

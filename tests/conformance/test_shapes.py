@@ -113,11 +113,16 @@ def test_element_offsets_past_two_to_the_31(case):
     check_far_apart(case, spec, cache)
 
 
-def test_strides_past_two_to_the_31_inside_a_block(case):
-    """The last head lies over 2^31 elements behind the first, as in a bundle of layers."""
-    spec = replace(min(case.specs(), key=lambda s: s.dtype.itemsize), num_kv_heads=3)
-    assert case.codec.supports(spec) is None
+@pytest.mark.parametrize("axis", ["token", "head"])
+def test_strides_past_two_to_the_31_inside_a_block(case, axis):
+    """The last token or head lies over 2^31 elements behind the first, as in a bundle of layers."""
+    spec = min(case.specs(), key=lambda s: s.dtype.itemsize)
+    if axis == "head":
+        spec = replace(spec, num_kv_heads=3)
+        assert case.codec.supports(spec) is None
     b, h, d = spec.shape
-    step = (1 << 30) + 64
-    storage = untouched_zeros(2 * step + 4 * b * d, spec.dtype)
-    check_far_apart(case, spec, storage.as_strided((4, b, h, d), (b * d, d, step, 1)))
+    far = (1 << 31) // ((h if axis == "head" else b) - 1) + 64
+    strides = {"head": (b * d, d, far, 1), "token": (h * d, far, d, 1)}[axis]
+    last = 3 * strides[0] + (b - 1) * strides[1] + (h - 1) * strides[2] + d
+    storage = untouched_zeros(last, spec.dtype)
+    check_far_apart(case, spec, storage.as_strided((4, b, h, d), strides))
