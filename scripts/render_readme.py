@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SECTION = re.compile(r"(<!-- table: ([^\s#]+)(?:#(\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
-PAGES = ("README.md", "docs/benchmarks.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/evaluation.md")
 
 
 def eval_table(data: dict[str, Any]) -> str:
