@@ -189,17 +189,22 @@ def decode_groups(
     a0, b0, c0, d0, state, read = decode_group(
         state, 4 * lane, n, slots_ptr, words_ptr, 0, num_words, True
     )
-    # where tokens are whole rounds and rounds whole heads, lanes keep their place in a round
-    STEADY: tl.constexpr = C % (4 * LANES) == 0 and 4 * LANES % D == 0
+    FULL: tl.constexpr = C % (4 * LANES) == 0  # rounds, because tokens are made of such
+    # where rounds are also made of whole heads, lanes keep their place in a round
+    STEADY: tl.constexpr = FULL and 4 * LANES % D == 0
     home = block_offset(lane, stride_token, stride_head, stride_dim, H, D // 4)
     begin = LANES
-    while 4 * (begin + LANES) <= n:
+    while 4 * begin < n:
         group = begin + lane
-        raw = tl.load(fields_ptr + group)
+        live = 4 * group < n
+        if FULL:
+            raw = tl.load(fields_ptr + group)
+        else:
+            raw = tl.load(fields_ptr + group, mask=live, other=0)
         a, b, c, d, state, read = decode_group(
-            state, 4 * group, n, slots_ptr, words_ptr, read, num_words, True, True
+            state, 4 * group, n, slots_ptr, words_ptr, read, num_words, True, FULL
         )
-        origins = load_origins(origins_ptr, row, group, group >= 0, C, CENTRED)
+        origins = load_origins(origins_ptr, row, group, live, C, CENTRED)
         elements = join_groups(a, b, c, d, raw, origins, CENTRED)
         if STEADY:
             token = tl.cast(begin // (C // 4), tl.int64)
@@ -207,19 +212,11 @@ def decode_groups(
             offset = home + (token * stride_token + head * stride_head)
         else:
             offset = block_offset(group, stride_token, stride_head, stride_dim, H, D // 4)
-        tl.store(cache_ptr + offset, elements)
+        if FULL:
+            tl.store(cache_ptr + offset, elements)
+        else:
+            tl.store(cache_ptr + offset, elements, mask=live)
         begin += LANES
-    if 4 * begin < n:
-        group = begin + lane
-        live = 4 * group < n
-        raw = tl.load(fields_ptr + group, mask=live, other=0)
-        a, b, c, d, state, read = decode_group(
-            state, 4 * group, n, slots_ptr, words_ptr, read, num_words, True
-        )
-        origins = load_origins(origins_ptr, row, group, live, C, CENTRED)
-        elements = join_groups(a, b, c, d, raw, origins, CENTRED)
-        offset = block_offset(group, stride_token, stride_head, stride_dim, H, D // 4)
-        tl.store(cache_ptr + offset, elements, mask=live)
     live = 4 * lane < n
     raw = tl.load(raw_ptr.to(tl.pointer_type(tl.uint16)) + lane, mask=live, other=0)
     raw = (state & 0xFFFF) | (raw.to(tl.uint32) << 16)
