@@ -29,7 +29,7 @@ class DeviceTables:
     channels: int32 [5, live]: number, class, exponent of symbol 0, flip and sign class.
     dead: int32 [channels - live], numbers.
     exponents: uint32 [K, 25]. mantissas: uint32 [K, 25, 8]. begins: int32 [S, 5], of set signs.
-    slots: uint32 [K, 4096], as `_rans_triton.write_slots` makes them for a row.
+    slots: uint32 [K, 4096], `symbol | frequency - 1 << 8 | slot - first << 20`.
     """
 
     channels: torch.Tensor
