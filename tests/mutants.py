@@ -119,8 +119,9 @@ MUTANTS = (
         "coded = tl.where(live, coded, state)", "coded = coded + 0", SPLIT,
     ),
     Mutant(
-        "words stored below the stream", "kernels/_rans_triton.py",
-        "mask=spill & (at >= 0)", "mask=spill", SPLIT,
+        "words stored in the order of lanes turned round", "kernels/_rans_triton.py",
+        "at = end + tl.cumsum(spilled) - 1",
+        "at = end + tl.sum(spilled) - tl.cumsum(spilled)", SPLIT,
     ),
     Mutant(
         "ties of bf16 away from even, in C++", "kernels/native/scales.inc",
