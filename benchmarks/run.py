@@ -47,7 +47,14 @@ SHORT, LONG = 2048, 8192  # positions
 LONGEST = "news"
 PROFILED = "reviews"  # the text that tables are made of; the others are coded with them
 LAYER = 15  # of 30, for codecs with tables of a layer
-MODELS = ("split", "split:model=centred", "split:model=profile", "split:model=context")
+MODELS = (  # on one layer, whose 2 MiB stay in a cache
+    "split",
+    "split:model=centred",
+    "split:model=profile",
+    "split:model=context",
+    "bitplane",
+    "bitplane:bits=2+3",
+)
 RESULTS = Path(__file__).parent / "results"
 MACHINE = ("date", "cpu", "cores", "native", "gpu", "cuda", "git_revision", "load")
 

@@ -124,7 +124,7 @@ def codec_jobs(
 
 def label(codec: Codec) -> str:
     """A codec's spec string, without the hash of the tables that it holds."""
-    return re.sub(r"[:,]tables=[0-9a-f]+", "", str(codec))
+    return re.sub(r"(:|,)tables=[0-9a-f]+(?:,|$)", r"\1", str(codec)).rstrip(":,")
 
 
 def measure(
