@@ -28,8 +28,12 @@ B = TypeVar("B", bound="Codec")
 
 
 def parameters(codec: Codec | type[Codec]) -> tuple[Field[Any], ...]:
-    """Fields that are parameters: all but those whose metadata says `{"parameter": False}`."""
-    return tuple(f for f in fields(codec) if f.metadata.get("parameter", True))
+    """Fields that are parameters: all but those whose metadata says `{"parameter": False}`.
+
+    A codec's own come first, then those of the classes it builds on, which are keyword-only.
+    """
+    found = (f for f in fields(codec) if f.metadata.get("parameter", True))
+    return tuple(sorted(found, key=lambda f: f.kw_only))
 
 
 @dataclass(frozen=True, slots=True)
