@@ -54,7 +54,8 @@ def bench_table(rows: list[dict[str, str]], part: str = "main") -> str:
     ]
     first = rows[0]
     datasets = list(dict.fromkeys(row["dataset"] for row in rows if row["dataset"]))
-    timed = next((name for name in datasets if "keys" in name), datasets[0])
+    wanted = "keys, layer" if part == "positions" else "keys"
+    timed = next((name for name in datasets if wanted in name), datasets[0])
     found: dict[tuple[str, str], dict[tuple[str, str], dict[str, str]]] = {}
     for row in rows:
         if row["gbps"] and not row["link_gbps"]:

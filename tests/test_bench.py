@@ -210,6 +210,13 @@ def test_a_codec_too_slow_for_the_batch_gets_fewer_blocks():
     assert {(row.impl, row.num_blocks) for row in rows} == {("reference", 1)}
 
 
+def test_a_codec_that_holds_tables_is_named_without_their_hash():
+    held = f"tables={'0' * 64}"
+    for parameters in (f"model=profile,{held}", f"{held},model=profile"):
+        assert host.label(get_codec(f"split:{parameters}")) == "split:model=profile"
+    assert host.label(get_codec("nvfp4:entropy=rans")) == "nvfp4:entropy=rans"
+
+
 def test_times_are_of_every_call():
     calls, readied = [], []
     works = [
