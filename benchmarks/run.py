@@ -77,10 +77,11 @@ def captured(args: argparse.Namespace, texts: list[str], tokens: int, **cut: Any
 
 
 def datasets(args: argparse.Namespace) -> list[Dataset]:
-    """Noise; all texts together; one of them at the positions that follow."""
+    """Noise; all texts together; on a host also one of them at the positions that follow."""
     found = [synthetic(args.block_nbytes, args.mib << 20)]
     if args.texts:
         found += captured(args, args.texts, SHORT)
+    if LONGEST in args.texts and args.device == "cpu":  # minutes of the model
         found += captured(args, [LONGEST], LONG, begin=SHORT)
     return found
 
@@ -230,7 +231,7 @@ def main() -> None:
     effort = run.Effort(args.seconds, args.call_seconds)
     data = datasets(args)
     if where.type == "cuda":
-        data = [s.take(max(1, (64 << 20) // s.spec.nbytes)) for s in data[:3]]
+        data = [s.take(max(1, (64 << 20) // s.spec.nbytes)) for s in data]
     codecs, skipped = run.choose_codecs(args.codec, data, "auto", where)
     if not args.codec:  # lossless codecs with every parameter they show, beside the peers
         shown = [
@@ -256,7 +257,7 @@ def main() -> None:
     if where.type == "cpu":
         options["also"] = lambda dataset: all_peer_jobs(dataset, report, effort.call_seconds)
     run.run(codecs, data, threads=args.threads, **options)
-    if where.type == "cpu" and args.texts and not args.codec:
+    if where.type == "cpu" and {LONGEST, PROFILED} <= set(args.texts) and not args.codec:
         for of_layer, models in with_profile(args):
             run.run(models, of_layer, threads=args.threads, **options)
         more = min(2, os.cpu_count() or 1)
