@@ -39,7 +39,7 @@ def test_a_bound_codec_names_its_tables_and_holds_them(codec):
     chosen = make_profile(SPEC).plane(0, "key").select(codec.table_names())
     assert codec.tables == chosen.hash == codec.config()["params"]["tables"]
     assert codec.held().arrays.keys() == chosen.arrays.keys()
-    assert str(codec) == f"split:tables={chosen.hash},model={codec.model}"
+    assert str(codec) == f"split:model={codec.model},tables={chosen.hash}"
     assert "bound" not in codec.config()["params"]
     assert "bound" not in {f.name for f in parameters(codec)}
     assert "bound" not in repr(codec)
