@@ -33,7 +33,7 @@ def parameters(codec: Codec | type[Codec]) -> tuple[Field[Any], ...]:
     A codec's own come first, then those of the classes it builds on, which are keyword-only.
     """
     found = (f for f in fields(codec) if f.metadata.get("parameter", True))
-    return tuple(sorted(found, key=lambda f: f.kw_only))
+    return tuple(sorted(found, key=lambda f: bool(f.kw_only)))
 
 
 @dataclass(frozen=True, slots=True)
