@@ -60,7 +60,7 @@ def best(call: Callable[[], object], seconds: float, num_threads: int = 1) -> fl
 def on_isa(kernel: Kernel, isa: int) -> Kernel:
     """A kernel with another instruction set."""
     if isinstance(kernel, StackedKernel):
-        return StackedKernel(on_isa(kernel.kernel, isa), NativeCoder(isa))
+        return replace(kernel, kernel=on_isa(kernel.kernel, isa), coder=NativeCoder(isa))
     return replace(kernel, isa=isa) if isinstance(kernel, NativeKernel) else kernel
 
 

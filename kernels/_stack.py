@@ -154,6 +154,16 @@ def plain_rows_of(codec: Codec, spec: BlockSpec) -> tuple[Quantizer, int]:
     return plain, plain.max_nbytes(spec)
 
 
+def stacked(kernel: Kernel, impl: str) -> StackedKernel:
+    """The stack of an implementation around its kernel; raises as `load_coder`."""
+    coder = load_coder(impl)
+    if impl == "native":
+        from kvcodec.kernels._stack_native import around
+
+        return around(kernel)
+    return StackedKernel(kernel, coder)
+
+
 @functools.cache
 def load_coder(impl: str) -> Coder:
     """The stack's coder of an implementation; raises if it does not exist or cannot be loaded."""

@@ -9,18 +9,22 @@ import torch
 
 from kvcodec import rans, stack
 from kvcodec.block import BlockSpec, EncodedBlocks
+from kvcodec.codec import Codec
 from kvcodec.errors import CorruptDataError, InvalidInputError
 from kvcodec.kernels._native_call import (
     BEST,
     FAULTS,
     FORMATS,
+    NativeKernel,
     availability,
     choose_threads,
     extension,
     num_cores,
 )
+from kvcodec.kernels._stack import StackedKernel, plain_rows_of
 from kvcodec.quantizer import Quantizer
-from kvcodec.row import row_layout
+from kvcodec.registry import Kernel
+from kvcodec.row import align, row_layout
 
 CODINGS = ("raw", "bytes", "nibbles", "e2m1")  # order of `Coding` in native/stack.h
 
@@ -111,11 +115,7 @@ class NativeCoder:
             *integers(codec, spec, plain),
         )  # fmt: skip
         if damage >= 0:
-            row, fault = damage >> 8, damage & 255
-            raise CorruptDataError(
-                f"{source.codec}: row {row} of {source.nbytes[row]} bytes, mode "
-                f"{source.payload[row, 0]}: {FAULTS[fault - 1]}"
-            )
+            raise damaged(source, str(source.codec), damage)
 
     def _scratch(self, codec: Quantizer, spec: BlockSpec, num_threads: int) -> int:
         known = integers(codec, spec, None)
@@ -129,6 +129,141 @@ class NativeCoder:
     def unavailable(self, device: torch.device) -> str | None:
         """As for every native kernel."""
         return availability(device)
+
+
+def damaged(rows: EncodedBlocks, what: str, damage: int) -> CorruptDataError:
+    """The error of rows for damage as the extension returns it."""
+    row, fault = damage >> 8, damage & 255
+    return CorruptDataError(
+        f"{what}: row {row} of {rows.nbytes[row]} bytes, mode {rows.payload[row, 0]}: "
+        f"{FAULTS[fault - 1]}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What a call from blocks needs of a codec and a spec besides its tensors.
+
+    scratch: bytes of a thread; width: of a plain row. stack, quantizer: integers of the
+    extension, whose addresses are of tensors in `held`.
+    """
+
+    width: int
+    scratch: int
+    stack: tuple[int, ...]
+    quantizer: tuple[int, ...]
+    held: tuple[torch.Tensor, ...]
+
+
+@functools.lru_cache(maxsize=64)
+def whole_call(kernel: NativeKernel, codec: Codec, spec: BlockSpec) -> Whole:
+    """Worked out once: a call of few blocks is short."""
+    plain, width = plain_rows_of(codec, spec)
+    parts, _ = describe(plain, spec)
+    extra = kernel.extra(plain, spec)
+    held = tuple(e for e in extra if isinstance(e, torch.Tensor))
+    numbers = [e.data_ptr() if isinstance(e, torch.Tensor) else int(e) for e in extra]
+    coder: int = extension().stack_scratch(*integers(plain, spec, None), spec.block_size, 1)
+    return Whole(
+        width,
+        max(coder, kernel.scratch_for(plain, spec, 1, 1)),
+        (parts.data_ptr(), len(parts), width, rans.num_lanes(spec.nbytes)),
+        (extension().quantizers().index(kernel.name), *numbers),
+        (parts, *held),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NativeStackedKernel(StackedKernel):
+    """A native kernel and the native coder in one call: a block is coded right after it was
+    quantized, while its plain row lies in the nearest cache.
+    """
+
+    def compress(
+        self,
+        cache: torch.Tensor,
+        block_ids: torch.Tensor,
+        num_valid: torch.Tensor | None,
+        out: EncodedBlocks,
+        *,
+        positions: torch.Tensor | None = None,
+        workspace: torch.Tensor | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """See `Codec.compress`."""
+        self._run(True, cache, block_ids, num_valid, out, workspace, num_threads)
+
+    def decompress(
+        self,
+        encoded: EncodedBlocks,
+        cache: torch.Tensor,
+        block_ids: torch.Tensor,
+        *,
+        positions: torch.Tensor | None = None,
+        workspace: torch.Tensor | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """See `Codec.decompress`; nothing is written unless every row is sound."""
+        self._run(False, cache, block_ids, None, encoded, workspace, num_threads)
+
+    def _run(
+        self,
+        encodes: bool,
+        cache: torch.Tensor,
+        block_ids: torch.Tensor,
+        num_valid: torch.Tensor | None,
+        rows: EncodedBlocks,
+        workspace: torch.Tensor | None,
+        num_threads: int | None,
+    ) -> None:
+        spec, n, kernel = rows.spec, len(block_ids), self.kernel
+        if not isinstance(kernel, NativeKernel):
+            raise TypeError(f"the native stack got a {type(kernel).__name__}")
+        whole = whole_call(kernel, rows.codec, spec)
+        threads = choose_threads(num_threads, n, spec)
+        sizes = n * whole.width  # where those of plain rows begin
+        begin = sizes + align(4 * n)
+        needed = begin + threads * whole.scratch
+        scratch = torch.empty(needed, dtype=torch.uint8) if workspace is None else workspace
+        if scratch.dtype != torch.uint8 or not scratch.is_contiguous() or scratch.is_cuda:
+            raise InvalidInputError(
+                f"workspace is {scratch.dtype} on {scratch.device}, wanted contiguous uint8 on cpu"
+            )
+        if scratch.numel() < needed:
+            raise InvalidInputError(
+                f"workspace has {scratch.numel()} bytes, wanted {needed}; see workspace_nbytes"
+            )
+        # named, so that they live as long as their addresses are used
+        ids, memory = block_ids.contiguous(), scratch.data_ptr()
+        valid = None if num_valid is None else num_valid.contiguous()
+        payload, nbytes = rows.payload, rows.nbytes
+        call = extension().stack_compress if encodes else extension().stack_decompress
+        damage: int = call(
+            kernel.isa, threads,
+            cache.data_ptr(), cache.shape[0], *spec.shape, *cache.stride(), cache.element_size(),
+            ids.data_ptr(), n, 0 if valid is None else valid.data_ptr(),
+            payload.data_ptr(), payload.stride(0), payload.shape[1],
+            nbytes.data_ptr(), nbytes.stride(0),
+            memory + begin, scratch.numel() - begin,
+            memory, whole.width, whole.width, memory + sizes, 1, *whole.stack,
+            *whole.quantizer,
+        )  # fmt: skip
+        if damage >= 0:
+            raise damaged(rows, str(rows.codec), damage)
+        if damage < -1:
+            plain, width = plain_rows_of(rows.codec, spec)
+            between = EncodedBlocks(
+                plain, spec, scratch[:sizes].view(n, width), scratch[sizes:begin].view(torch.int32)
+            )
+            raise damaged(between, kernel.name, -2 - damage)
+
+
+def around(kernel: Kernel) -> StackedKernel:
+    """The stack around a kernel; one call, if the extension knows the kernel's rows."""
+    known = isinstance(kernel, NativeKernel) and availability(torch.device("cpu")) is None
+    if known and kernel.name in extension().quantizers():  # type: ignore[attr-defined]
+        return NativeStackedKernel(kernel, CODER)
+    return StackedKernel(kernel, CODER)
 
 
 CODER = NativeCoder()

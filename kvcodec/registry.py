@@ -292,9 +292,9 @@ def load_kernel(codec: Codec, impl: str) -> Kernel:
     from kvcodec.quantizer import Quantizer
 
     if isinstance(codec, Quantizer) and codec.stacked:
-        from kvcodec.kernels._stack import StackedKernel, load_coder
+        from kvcodec.kernels._stack import stacked
 
-        kernel = StackedKernel(kernel, load_coder(impl))
+        kernel = stacked(kernel, impl)
     from kvcodec.centred import Centred
 
     if isinstance(codec, Centred) and codec.centred:

@@ -289,8 +289,8 @@ def test_reciprocals_divide_exactly():
     """A state is below freq * 2^20; the error of a reciprocal grows with it, so the top decides."""
     for freq in range(1, 4096):
         reciprocal, packed = _native_call.extension().encode_entry(freq, 0)
-        bias, inc, shift = packed & 0x1FFF, packed >> 31, packed >> 25 & 15
-        assert packed >> 13 & 0xFFF == freq - 1
+        bias, inc, shift = packed & 0x1FFF, packed >> 13 & 1, packed >> 16 & 15
+        assert packed >> 20 == freq - 1
         for quotient in (1, 2, 77777, (1 << 20) - 1):
             for x in (quotient * freq, quotient * freq + freq - 1):
                 q = ((x + inc) * reciprocal >> 32) >> shift

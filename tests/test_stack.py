@@ -20,7 +20,7 @@ from kvcodec.kernels import _native_call
 from kvcodec.kernels._stack import load_coder
 from kvcodec.kernels._stack_native import NativeCoder
 from kvcodec.quantizer import transcode
-from kvcodec.registry import IMPLEMENTATIONS
+from kvcodec.registry import IMPLEMENTATIONS, load_kernel
 from kvcodec.row import row_layout
 
 PLAIN = AllCodings()
@@ -276,3 +276,36 @@ def test_a_symbol_out_of_its_alphabet_is_found():
     wrong["tables"][-1] = 16
     with pytest.raises(CorruptDataError, match="alphabet"):
         stack.read_tables(wrong["tables"], (PLAIN.parts(SPEC)[1],))
+
+
+def test_one_native_call_finds_damage_between_coder_and_quantizer_before_it_writes():
+    if not ISAS:
+        pytest.skip("the extension was not built")
+    codec = get_codec("nvfp4:entropy=rans")
+    cache = make_cache(BlockSpec(16, 2, 64, torch.bfloat16), ("normal",) * 3)
+    spec, ids = BlockSpec.of(cache), torch.arange(3)
+    plain = codec.plain.compress(cache, ids, impl="native")
+    scales = row_layout(codec.plain.parts(spec), {})[0]["scales"]
+    plain.payload[1, scales] = 255
+    coded, back = transcode(plain, codec, impl="native"), torch.ones_like(cache)
+    with pytest.raises(CorruptDataError, match=r"nvfp4: row 1 of .* it has a scale"):
+        codec.decompress(coded, back, ids, impl="native")
+    assert torch.equal(back, torch.ones_like(cache))
+
+
+@pytest.mark.parametrize("name", ["fp8", "mxfp4", "int4", "turboquant"])
+def test_one_native_call_writes_the_rows_of_two(name):
+    codec = get_codec(f"{name}:entropy=rans")
+    cache = make_cache(WIDE, ("normal",) * 3)
+    ids, valid = torch.tensor([2, 0, 1]), torch.tensor([WIDE.block_size, 0, 5], dtype=torch.int32)
+    plain = codec.plain.compress(cache, ids, num_valid=valid, impl="reference")
+    wanted, back = used(transcode(plain, codec, impl="reference")), []
+    for isa, _ in ISAS:
+        kernel = load_kernel(codec, "native")
+        kernel = replace(kernel, kernel=replace(kernel.kernel, isa=isa), coder=NativeCoder(isa))
+        rows = EncodedBlocks.empty(codec, WIDE, 3)
+        kernel.compress(cache, ids, valid, rows, num_threads=2)
+        assert used(rows) == wanted
+        back.append(torch.ones_like(cache))
+        kernel.decompress(rows, back[-1], ids, num_threads=2)
+        assert torch.equal(back[-1], back[0])

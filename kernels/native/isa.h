@@ -58,16 +58,17 @@ struct Isa {
 
   // Decodes symbols [n] from lanes that start at states; returns where the words were read up to,
   // null if they end too early. Reads nothing past `readable`, which is not before `end`.
-  const u8* (*decode)(int lanes, const u32* table, u32* states, const u8* words, const u8* end,
-                      const u8* readable, i64 n, u8* symbols);
+  const u8* (*decode)(int lanes, const DecodeTable& table, u32* states, const u8* words,
+                      const u8* end, const u8* readable, i64 n, u8* symbols);
 
   // Encodes symbols [n] backward, writing words below `end`; returns the first word. Up to 16
   // bytes below it are overwritten.
   u8* (*encode)(int lanes, const EncodeTable& table, u32* states, const u8* symbols, i64 n,
                 u8* end);
 
-  // Occurrences of every symbol.
+  // Occurrences of every symbol; the second wants symbols below 16.
   void (*count)(const u8* symbols, i64 n, u32* counts);
+  void (*count_few)(const u8* symbols, i64 n, u32* counts);
 
   // Largest symbol.
   u8 (*largest)(const u8* symbols, i64 n);
@@ -103,6 +104,7 @@ struct Isa {
 
   // Bytes to n nibbles, low ones first, and back; n is rounded up to a multiple of 8.
   void (*unpack4)(const u8* bytes, i64 n, u8* nibbles);
+  void (*unpack_e2m1)(const u8* bytes, i64 n, u8* nibbles);  // 8, which is -0, becomes 0
   void (*pack4)(const u8* nibbles, i64 n, u8* bytes);
   // turboangle: one vector of `dim` elements to its codes, norms and range, and back.
   void (*turbo_encode[kNumSources])(const TurboAngle& t, const u8* bits, i64 dim, u8* scratch,

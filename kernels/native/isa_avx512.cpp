@@ -89,10 +89,10 @@ const u8* decode_lanes(const u32* table, u32* states, const u8* words, const u8*
   return decode_rest(kLanes, table, states, words, end, round, n, symbols);
 }
 
-const u8* decode(int lanes, const u32* table, u32* states, const u8* words, const u8* end,
+const u8* decode(int lanes, const DecodeTable& table, u32* states, const u8* words, const u8* end,
                  const u8* readable, i64 n, u8* symbols) {
   const auto run = lanes == 64 ? decode_lanes<64> : decode_lanes<32>;
-  return run(table, states, words, end, readable, n, symbols);
+  return run(table.slots, states, words, end, readable, n, symbols);
 }
 
 // Reciprocals and packed words of a window of 32 symbols, in registers.
@@ -118,7 +118,7 @@ template <int kLanes, bool kIncrements, bool kWindowed>
 u8* encode_rounds(const EncodeTable& table, u32* states, const u8* symbols, i64 rounds, u8* words) {
   constexpr int kVectors = kLanes / 16;
   const __m512i low12 = broadcast(0xFFF), low13 = broadcast(0x1FFF), low4 = broadcast(15);
-  const __m512i low8 = broadcast(0xFF);
+  const __m512i low8 = broadcast(0xFF), one = broadcast(1);
   const __m512i base = _mm512_set1_epi8(static_cast<char>(kWindowed ? table.base : 0));
   const Window window(table);
   __m512i x[kVectors];
@@ -143,18 +143,19 @@ u8* encode_rounds(const EncodeTable& table, u32* states, const u8* symbols, i64 
           reciprocal = _mm512_i32gather_epi32(index, &table.entries[0].reciprocal, 8);
           packed = _mm512_i32gather_epi32(index, &table.entries[0].packed, 8);
         }
-        const __m512i less = _mm512_and_si512(_mm512_srli_epi32(packed, 13), low12);  // freq - 1
+        const __m512i less = _mm512_srli_epi32(packed, 20);  // freq - 1
         const __mmask16 spill = _mm512_cmpgt_epu32_mask(_mm512_srli_epi32(x[v], 20), less);
         const int num_words = __builtin_popcount(spill);
         words -= 2 * num_words;
         _mm256_mask_storeu_epi16(words, static_cast<__mmask16>((1u << num_words) - 1),
                                  _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(spill, x[v])));
         const __m512i y = _mm512_mask_srli_epi32(x[v], spill, x[v], 16);
-        const __m512i z = kIncrements ? _mm512_add_epi32(y, _mm512_srli_epi32(packed, 31)) : y;
+        const __m512i inc = _mm512_and_si512(_mm512_srli_epi32(packed, 13), one);
+        const __m512i z = kIncrements ? _mm512_add_epi32(y, inc) : y;
         const __m512i high_even = _mm512_srli_epi64(_mm512_mul_epu32(z, reciprocal), 32);
         const __m512i high_odd =
             _mm512_mul_epu32(_mm512_srli_epi64(z, 32), _mm512_srli_epi64(reciprocal, 32));
-        const __m512i shift = _mm512_and_si512(_mm512_srli_epi32(packed, 25), low4);
+        const __m512i shift = _mm512_and_si512(_mm512_srli_epi32(packed, 16), low4);
         const __m512i q =
             _mm512_srlv_epi32(_mm512_mask_blend_epi32(0xAAAA, high_even, high_odd), shift);
         const __m512i grown = _mm512_mullo_epi32(q, _mm512_sub_epi32(low12, less));

@@ -46,10 +46,10 @@ const u8* decode_lanes(const u32* table, u32* states, const u8* words, const u8*
   return decode_rest(kLanes, table, states, words, end, round, n, symbols);
 }
 
-const u8* decode(int lanes, const u32* table, u32* states, const u8* words, const u8* end,
+const u8* decode(int lanes, const DecodeTable& table, u32* states, const u8* words, const u8* end,
                  const u8* readable, i64 n, u8* symbols) {
   const auto run = lanes == 64 ? decode_lanes<64> : decode_lanes<32>;
-  return run(table, states, words, end, readable, n, symbols);
+  return run(table.slots, states, words, end, readable, n, symbols);
 }
 
 u8* encode(int lanes, const EncodeTable& table, u32* states, const u8* symbols, i64 n, u8* words) {

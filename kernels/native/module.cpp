@@ -17,7 +17,6 @@ enum Field {
   kScratch, kScratchNbytes,
   kNumFields
 };
-constexpr int kMaxExtra = 16;
 
 bool read_call(const i64* v, Call& call) {
   call.isa = choose_isa(v[kIsaIndex]);
@@ -56,6 +55,11 @@ bool read_call(const i64* v, Call& call) {
     }
   }
   return true;
+}
+
+AddQuantizer*& last_quantizer() {
+  static AddQuantizer* last = nullptr;
+  return last;
 }
 
 AddMethods*& last_methods() {
@@ -110,6 +114,19 @@ AddMethods::AddMethods(PyMethodDef* table) : methods(table), next(last_methods()
   last_methods() = this;
 }
 
+AddQuantizer::AddQuantizer(const char* its_name, int count, Read its_read)
+    : name(its_name), num_extra(count), read(its_read), next(last_quantizer()) {
+  last_quantizer() = this;
+}
+
+const AddQuantizer* quantizer_at(i64 number) {
+  const AddQuantizer* at = last_quantizer();
+  for (; at != nullptr && number > 0; --number) at = at->next;
+  return at;
+}
+
+int num_extra_of(PyObject* args) { return static_cast<int>(PyTuple_Size(args)) - kNumFields; }
+
 bool refuse(const char* what) {
   PyErr_SetString(PyExc_ValueError, what);
   return false;
@@ -129,6 +146,7 @@ bool read_integers(PyObject* args, i64* values, int count) {
 
 bool read_arguments(PyObject* args, int num_extra, Call& call, i64* extra) {
   i64 values[kNumFields + kMaxExtra];
+  if (num_extra < 0 || num_extra > kMaxExtra) return refuse("too few or too many integers");
   if (!read_integers(args, values, kNumFields + num_extra) || !read_call(values, call)) {
     return false;
   }

@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include "call.h"
+#include "stack.h"
 
 namespace kv {
 
@@ -16,6 +17,21 @@ struct AddMethods {
   PyMethodDef* const methods;
   AddMethods* const next;
 };
+
+// Adds a quantizer that the stack can call; a static object of a codec's file. `read` checks the
+// codec's own integers, `num_extra` of them, and a call's blocks and scratch.
+struct AddQuantizer {
+  using Read = bool (*)(const i64* extra, const Call& call, Quantizer& quantizer);
+
+  AddQuantizer(const char* name, int num_extra, Read read);
+  const char* const name;
+  const int num_extra;
+  const Read read;
+  AddQuantizer* const next;
+};
+
+// The one that was added under a number; null if there is none.
+const AddQuantizer* quantizer_at(i64 number);
 
 // Element `address` of Python's integers as a pointer.
 template <class T>
@@ -34,8 +50,12 @@ constexpr const char* kSmallRows = "the rows are too short for this codec";
 // Exactly `count` integers.
 bool read_integers(PyObject* args, i64* values, int count);
 
-// The integers of one call, checked, then `num_extra` of the codec's own.
+// The integers of one call, checked, then `num_extra`, at most kMaxExtra, of the codec's own.
+constexpr int kMaxExtra = 32;
 bool read_arguments(PyObject* args, int num_extra, Call& call, i64* extra);
+
+// How many of the codec's own there are; negative for too few.
+int num_extra_of(PyObject* args);
 
 // A Format that fits the plane's elements.
 bool read_format(i64 value, const Plane& plane, Format& format);

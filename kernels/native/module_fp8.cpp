@@ -52,6 +52,15 @@ PyObject* py_fp8_scratch(PyObject*, PyObject* args) {
   return PyLong_FromLongLong(fp8_scratch(plane, v[4]));
 }
 
+bool read_rows(const i64* extra, const Call& call, Quantizer& quantizer) {
+  Fp8 codec;
+  if (!read_fp8(extra, call, codec)) return false;
+  quantizer = {[=](const Call& c) { fp8_compress(c, codec); },
+               [=](const Call& c) { return fp8_decompress(c, codec); },
+               fp8_row_nbytes(call.plane, codec), fp8_scratch(call.plane, 1)};
+  return true;
+}
+
 PyMethodDef methods[] = {
     {"fp8_compress", py_fp8_compress, METH_VARARGS, "Encode fp8 rows."},
     {"fp8_decompress", py_fp8_decompress, METH_VARARGS, "Decode fp8 rows."},
@@ -59,6 +68,7 @@ PyMethodDef methods[] = {
      "Scratch bytes of either call: block_size, num_heads, head_dim, itemsize, threads."},
     {nullptr, nullptr, 0, nullptr}};
 const AddMethods added(methods);
+const AddQuantizer quantizer("fp8", kNumExtra, read_rows);
 
 }  // namespace
 }  // namespace kv

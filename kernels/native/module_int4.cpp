@@ -48,6 +48,15 @@ PyObject* py_int4_scratch(PyObject*, PyObject* args) {
   return PyLong_FromLongLong(int4_scratch(plane, v[2]));
 }
 
+bool read_rows(const i64* extra, const Call& call, Quantizer& quantizer) {
+  Int4 codec;
+  if (!read_int4(extra, call, codec)) return false;
+  quantizer = {[=](const Call& c) { int4_compress(c, codec); },
+               [=](const Call& c) { return int4_decompress(c, codec); },
+               int4_row_nbytes(call.plane, codec), int4_scratch(call.plane, 1)};
+  return true;
+}
+
 PyMethodDef methods[] = {
     {"int4_compress", py_int4_compress, METH_VARARGS, "Encode int4 rows."},
     {"int4_decompress", py_int4_decompress, METH_VARARGS, "Decode int4 rows."},
@@ -55,6 +64,7 @@ PyMethodDef methods[] = {
      "Scratch bytes of either call: head_dim, itemsize, threads."},
     {nullptr, nullptr, 0, nullptr}};
 const AddMethods added(methods);
+const AddQuantizer quantizer("int4", kExtra, read_rows);
 
 }  // namespace
 }  // namespace kv

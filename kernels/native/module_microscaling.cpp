@@ -4,9 +4,9 @@
 namespace kv {
 namespace {
 
-bool read_microscaling(PyObject* args, Call& call, Microscaling& ms) {
-  i64 extra[4];
-  if (!read_arguments(args, 4, call, extra)) return false;
+constexpr int kExtra = 4;
+
+bool read_microscaling(const i64* extra, const Call& call, Microscaling& ms) {
   ms = {extra[0], static_cast<Microscaling::Kind>(extra[1]), extra[2] != 0,
         pointer<const float>(extra[3])};
   constexpr i64 itemsizes[kNumSources] = {2, 2, 4};
@@ -21,8 +21,9 @@ bool read_microscaling(PyObject* args, Call& call, Microscaling& ms) {
 
 PyObject* py_compress(PyObject*, PyObject* args) {
   Call call;
+  i64 extra[kExtra];
   Microscaling ms;
-  if (!read_microscaling(args, call, ms) ||
+  if (!read_arguments(args, kExtra, call, extra) || !read_microscaling(extra, call, ms) ||
       !enough(call.row_nbytes, microscaling_row_nbytes(call.plane, ms), kSmallRows)) {
     return nullptr;
   }
@@ -31,8 +32,11 @@ PyObject* py_compress(PyObject*, PyObject* args) {
 
 PyObject* py_decompress(PyObject*, PyObject* args) {
   Call call;
+  i64 extra[kExtra];
   Microscaling ms;
-  if (!read_microscaling(args, call, ms)) return nullptr;
+  if (!read_arguments(args, kExtra, call, extra) || !read_microscaling(extra, call, ms)) {
+    return nullptr;
+  }
   return run([&] { return microscaling_decompress(call, ms); });
 }
 
@@ -42,6 +46,15 @@ PyObject* py_scratch(PyObject*, PyObject* args) {
   Plane plane{};
   plane.head_dim = v[0], plane.itemsize = v[1];
   return PyLong_FromLongLong(microscaling_scratch(plane, v[2]));
+}
+
+bool read_rows(const i64* extra, const Call& call, Quantizer& quantizer) {
+  Microscaling codec;
+  if (!read_microscaling(extra, call, codec)) return false;
+  quantizer = {[=](const Call& c) { microscaling_compress(c, codec); },
+               [=](const Call& c) { return microscaling_decompress(c, codec); },
+               microscaling_row_nbytes(call.plane, codec), microscaling_scratch(call.plane, 1)};
+  return true;
 }
 
 PyMethodDef methods[] = {
@@ -55,6 +68,9 @@ PyMethodDef methods[] = {
      "Scratch bytes of any of these calls: head_dim, itemsize, threads."},
     {nullptr, nullptr, 0, nullptr}};
 const AddMethods added(methods);
+const AddQuantizer stacked_nvfp4("nvfp4", kExtra, read_rows);
+const AddQuantizer stacked_mxfp4("mxfp4", kExtra, read_rows);
+const AddQuantizer stacked_mxfp8("mxfp8", kExtra, read_rows);
 
 }  // namespace
 }  // namespace kv

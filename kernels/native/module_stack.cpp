@@ -7,6 +7,7 @@ namespace {
 
 enum Extra { kPlain, kStride, kSlotNbytes, kSizes, kSizesStride, kParts, kNumParts, kPlainNbytes,
              kLanes, kNumExtra };
+constexpr int kQuantizer = kNumExtra, kWholeExtra = kNumExtra + 1;
 
 bool read_stack(const i64* v, i64 block_size, Stack& stack) {
   stack = {pointer<u8>(v[kPlain]), v[kStride], v[kSlotNbytes], pointer<i32>(v[kSizes]),
@@ -44,6 +45,55 @@ PyObject* convert(PyObject* args, i64 (*rows)(const Call&, const Stack&), bool e
 PyObject* py_stack_encode(PyObject*, PyObject* args) { return convert(args, stack_encode, true); }
 PyObject* py_stack_decode(PyObject*, PyObject* args) { return convert(args, stack_decode, false); }
 
+// A call from blocks: the plain rows' integers, a quantizer's number, its own integers.
+bool read_whole(PyObject* args, Call& call, Stack& stack, Quantizer& quantizer) {
+  const int num_extra = num_extra_of(args);
+  i64 extra[kMaxExtra] = {};
+  if (num_extra < kWholeExtra) return refuse("too few integers");
+  if (!read_arguments(args, num_extra, call, extra) ||
+      !read_stack(extra, call.plane.block_size, stack)) {
+    return false;
+  }
+  const AddQuantizer* const found = quantizer_at(extra[kQuantizer]);
+  if (found == nullptr || found->num_extra != num_extra - kWholeExtra) {
+    return refuse("no such quantizer, or integers of another one");
+  }
+  if (!found->read(extra + kWholeExtra, call, quantizer)) return false;
+  if (quantizer.row_nbytes != stack.plain_nbytes) return refuse("plain rows of another size");
+  return enough(stack.row_nbytes, stack.plain_nbytes, kSmallRows) &&
+         enough(call.scratch_nbytes, stack_call_scratch(stack, quantizer, call.num_threads),
+                kSmallScratch);
+}
+
+PyObject* py_stack_compress(PyObject*, PyObject* args) {
+  Call call;
+  Stack stack;
+  Quantizer quantizer;
+  if (!read_whole(args, call, stack, quantizer) ||
+      !enough(call.row_nbytes, stack.plain_nbytes, kSmallRows)) {
+    return nullptr;
+  }
+  return run([&] { return stack_compress(call, stack, quantizer), i64{-1}; });
+}
+
+PyObject* py_stack_decompress(PyObject*, PyObject* args) {
+  Call call;
+  Stack stack;
+  Quantizer quantizer;
+  if (!read_whole(args, call, stack, quantizer)) return nullptr;
+  return run([&] { return stack_decompress(call, stack, quantizer); });
+}
+
+PyObject* py_quantizers(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  for (i64 number = 0; list != nullptr && quantizer_at(number) != nullptr; ++number) {
+    PyObject* name = PyUnicode_FromString(quantizer_at(number)->name);
+    if (name != nullptr) PyList_Append(list, name);
+    Py_XDECREF(name);
+  }
+  return list;
+}
+
 PyObject* py_stack_scratch(PyObject*, PyObject* args) {
   i64 v[kNumExtra + 2];
   Stack stack;
@@ -54,6 +104,9 @@ PyObject* py_stack_scratch(PyObject*, PyObject* args) {
 PyMethodDef methods[] = {
     {"stack_encode", py_stack_encode, METH_VARARGS, "Code plain rows of a quantizer."},
     {"stack_decode", py_stack_decode, METH_VARARGS, "Plain rows of a quantizer from coded ones."},
+    {"stack_compress", py_stack_compress, METH_VARARGS, "Quantize blocks and code their rows."},
+    {"stack_decompress", py_stack_decompress, METH_VARARGS, "Blocks of a quantizer's coded rows."},
+    {"quantizers", py_quantizers, METH_NOARGS, "Names of the stack's quantizers, by number."},
     {"stack_scratch", py_stack_scratch, METH_VARARGS,
      "Scratch bytes of either call: the plain rows' integers, block_size, threads."},
     {nullptr, nullptr, 0, nullptr}};

@@ -57,6 +57,15 @@ PyObject* py_turboangle_scratch(PyObject*, PyObject* args) {
   return PyLong_FromLongLong(turboangle_scratch(plane, v[2]));
 }
 
+bool read_rows(const i64* extra, const Call& call, Quantizer& quantizer) {
+  TurboAngle codec;
+  if (!read_turboangle(extra, call, codec)) return false;
+  quantizer = {[=](const Call& c) { turboangle_compress(c, codec); },
+               [=](const Call& c) { return turboangle_decompress(c, codec); },
+               turboangle_row_nbytes(call.plane, codec), turboangle_scratch(call.plane, 1)};
+  return true;
+}
+
 PyMethodDef methods[] = {
     {"turboangle_compress", py_turboangle_compress, METH_VARARGS, "Encode turboangle rows."},
     {"turboangle_decompress", py_turboangle_decompress, METH_VARARGS, "Decode turboangle rows."},
@@ -64,6 +73,7 @@ PyMethodDef methods[] = {
      "Scratch bytes of either call: head_dim, itemsize, threads."},
     {nullptr, nullptr, 0, nullptr}};
 const AddMethods added(methods);
+const AddQuantizer quantizer("turboangle", kNumExtra, read_rows);
 
 }  // namespace
 }  // namespace kv

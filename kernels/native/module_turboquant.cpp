@@ -51,6 +51,15 @@ PyObject* py_turboquant_scratch(PyObject*, PyObject* args) {
   return PyLong_FromLongLong(turboquant_scratch(plane, v[2]));
 }
 
+bool read_rows(const i64* extra, const Call& call, Quantizer& quantizer) {
+  Turboquant codec;
+  if (!read_turboquant(extra, call, codec)) return false;
+  quantizer = {[=](const Call& c) { turboquant_compress(c, codec); },
+               [=](const Call& c) { return turboquant_decompress(c, codec); },
+               turboquant_row_nbytes(call.plane, codec), turboquant_scratch(call.plane, 1)};
+  return true;
+}
+
 PyMethodDef methods[] = {
     {"turboquant_compress", py_turboquant_compress, METH_VARARGS, "Encode turboquant rows."},
     {"turboquant_decompress", py_turboquant_decompress, METH_VARARGS, "Decode turboquant rows."},
@@ -58,6 +67,7 @@ PyMethodDef methods[] = {
      "Scratch bytes of either call: head_dim, itemsize, threads."},
     {nullptr, nullptr, 0, nullptr}};
 const AddMethods added(methods);
+const AddQuantizer quantizer("turboquant", kExtra, read_rows);
 
 }  // namespace
 }  // namespace kv

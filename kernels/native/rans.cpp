@@ -43,13 +43,40 @@ i64 write_table(const Model& model, u8* out) {
   return 3 * model.size;
 }
 
-void fill_decode_table(const Model& model, u32* table) {
+namespace {
+
+void fill_few(const Model& model, DecodeTable& table) {
+  u32 start = 0;
+  for (int i = 0; i < 16; ++i) {
+    const u32 freq = i < model.size ? model.freqs[i] : 0, below = start - 1;
+    const int quarter = i / 4, third = i % 4 - 1;
+    for (int half = 0; half < 32; half += 16) {
+      table.freq_low[half + i] = static_cast<u8>(freq);
+      table.freq_high[half + i] = static_cast<u8>(freq >> 8);
+      table.start_low[half + i] = static_cast<u8>(start);
+      table.start_high[half + i] = static_cast<u8>(start >> 8);
+      table.symbols[half + i] = i < model.size ? model.symbols[i] : u8{0};
+      if (third >= 0) table.thirds[third][half / 2 + quarter] = static_cast<u16>(below);
+    }
+    for (int k = 0; third < 0 && quarter > 0 && k < 16; ++k) {
+      table.quarters[quarter - 1][k] = static_cast<u16>(below);
+    }
+    start += freq;
+  }
+}
+
+}  // namespace
+
+void fill_decode_table(const Model& model, DecodeTable& table) {
+  u32* slots = table.slots;
   for (int i = 0; i < model.size; ++i) {
     const u32 freq = model.freqs[i];
     const u32 entry = u32{model.symbols[i]} << 24 | freq << 12;
-    for (u32 bias = 0; bias < freq; ++bias) table[bias] = entry | bias;
-    table += freq;
+    for (u32 bias = 0; bias < freq; ++bias) slots[bias] = entry | bias;
+    slots += freq;
   }
+  table.few = model.size <= 16;
+  if (table.few) fill_few(model, table);
 }
 
 // With f <= 2^(s+1), reciprocal = ceil(2^(32+s) / f) and e = reciprocal * f - 2^(32+s) < f:
@@ -70,7 +97,7 @@ EncodeEntry encode_entry(u32 freq, u32 start) {
     --reciprocal;
     inc = 1;
   }
-  return {static_cast<u32>(reciprocal), start | (freq - 1) << 13 | shift << 25 | inc << 31};
+  return {static_cast<u32>(reciprocal), start | inc << 13 | shift << 16 | (freq - 1) << 20};
 }
 
 void fill_encode_table(const Model& model, EncodeTable& table) {
@@ -79,7 +106,7 @@ void fill_encode_table(const Model& model, EncodeTable& table) {
   for (int i = 0; i < model.size; ++i) {
     const EncodeEntry entry = encode_entry(model.freqs[i], start);
     table.entries[model.symbols[i]] = entry;
-    table.increments |= entry.packed >> 31 != 0;
+    table.increments |= (entry.packed >> 13 & 1) != 0;
     start += model.freqs[i];
   }
   const int first = model.symbols[0] == 0 ? 1 : 0;  // a model has at least two symbols here

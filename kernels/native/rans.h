@@ -31,13 +31,24 @@ bool read_table(const u8* data, i64 nbytes, Model& model);
 // Writes the symbol table; returns its bytes, at most 768.
 i64 write_table(const Model& model, u8* out);
 
-// Decoder: one entry per slot, `symbol << 24 | freq << 12 | slot - start`. Not for a single symbol,
-// whose frequency does not fit and which needs no decoding.
-void fill_decode_table(const Model& model, u32* table);
+// Decoder. Not for a single symbol, whose frequency does not fit and which needs no decoding.
+struct DecodeTable {
+  alignas(64) u32 slots[kTotal];  // `symbol << 24 | freq << 12 | slot - start`
+
+  // Of at most 16 symbols, for shuffles of bytes: symbols and first slots by index, everything
+  // twice. A slot's index is 4 * (how many of `quarters` it is above) and how many of the `thirds`
+  // of that quarter, 16 bits each.
+  bool few;
+  alignas(32) u16 quarters[3][16];
+  u16 thirds[3][16];
+  u8 freq_low[32], freq_high[32], start_low[32], start_high[32], symbols[32];
+};
+
+void fill_decode_table(const Model& model, DecodeTable& table);
 
 // Encoder: how to divide a state by a frequency, and what to add.
 //   q = ((x + inc) * reciprocal >> 32) >> shift;   x' = x + bias + q * (4096 - freq)
-// packed: bias in bits 0-12, freq - 1 in 13-24, shift in 25-28, inc in 31.
+// packed: bias in bits 0-12, inc in 13, shift in 16-19, freq - 1 in 20-31.
 struct EncodeEntry {
   u32 reciprocal;
   u32 packed;
@@ -59,14 +70,14 @@ void fill_encode_table(const Model& model, EncodeTable& table);
 
 // One symbol forward and backward; the definition that the vector loops equal.
 static inline u32 encode_state(u32 x, EncodeEntry entry) {
-  const u64 product = (u64{x} + (entry.packed >> 31)) * entry.reciprocal;
-  const u32 q = static_cast<u32>(product >> 32) >> ((entry.packed >> 25) & 15);
-  return x + (entry.packed & 0x1FFF) + q * (kTotal - 1 - ((entry.packed >> 13) & 0xFFF));
+  const u64 product = (u64{x} + ((entry.packed >> 13) & 1)) * entry.reciprocal;
+  const u32 q = static_cast<u32>(product >> 32) >> ((entry.packed >> 16) & 15);
+  return x + (entry.packed & 0x1FFF) + q * (kTotal - 1 - (entry.packed >> 20));
 }
 
 // Whether the state must give up a word first: x >= freq * 2^20.
 static inline bool spills(u32 x, EncodeEntry entry) {
-  return (x >> 20) > ((entry.packed >> 13) & 0xFFF);
+  return (x >> 20) > (entry.packed >> 20);
 }
 
 }  // namespace kv

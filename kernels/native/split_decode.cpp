@@ -109,7 +109,7 @@ Fault decode_row(const Call& call, Format format, SplitModel kind, i64 i, u8* sc
   if (model.single()) {
     std::memset(exponents, model.symbols[0], static_cast<std::size_t>(n));
   } else {
-    alignas(64) u32 table[kTotal];
+    DecodeTable table;
     fill_decode_table(model, table);
     read = call.isa->decode(lanes, table, states, words, words_end, row + call.row_size(i), n,
                             exponents);

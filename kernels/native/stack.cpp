@@ -47,10 +47,7 @@ u8* split_part(const Call& call, const Part& part, const u8* data, i64 used, i64
     return raw;
   }
   if (!is_float(part)) {
-    call.isa->unpack4(data, n, symbols);
-    if (part.coding == kE2m1) {
-      for (i64 i = 0; i < n; ++i) symbols[i] = symbols[i] == 8 ? u8{0} : symbols[i];
-    }
+    (part.coding == kE2m1 ? call.isa->unpack_e2m1 : call.isa->unpack4)(data, n, symbols);
     return raw;
   }
   const FormatInfo& format = format_of(part);
@@ -125,16 +122,13 @@ void put_plain(const Stack& stack, const u8* from, u8* to) {
   }
 }
 
-Fault encode_row(const Call& call, const Stack& stack, i64 i, u8* scratch) {
-  const u8* const plain = stack.row(i);
-  const Fault fault = check_plain(stack, plain, stack.nbytes[i * stack.nbytes_stride],
-                                  stack.row_nbytes, call.plane.block_size);
-  if (fault != kSound) return fault;
+// Row i of a call from a sound plain row.
+void code_row(const Call& call, const Stack& stack, i64 i, const u8* plain, u8* scratch) {
   const i64 valid = num_valid_of(plain);
   const int lanes = stack.lanes;
   u8* const row = call.row(i);
   call.set_row_size(i, stack.plain_nbytes);
-  if (valid == 0) return put_plain(stack, plain, row), kSound;
+  if (valid == 0) return put_plain(stack, plain, row);
 
   const Scratch sizes(stack);
   u8* const raw = scratch + sizes.symbols;
@@ -154,7 +148,7 @@ Fault encode_row(const Call& call, const Stack& stack, i64 i, u8* scratch) {
     next += round_up(n + kSlack);
     if (part.coding == kRawBytes) continue;
     u32 counts[256];
-    call.isa->count(symbols[p], n, counts);
+    (part.alphabet() <= 16 ? call.isa->count_few : call.isa->count)(symbols[p], n, counts);
     normalize(counts, static_cast<u64>(n), models[p]);
     tables[num_tables++] = static_cast<u8>(models[p].size - 1);
   }
@@ -178,7 +172,7 @@ Fault encode_row(const Call& call, const Stack& stack, i64 i, u8* scratch) {
   const i64 words_nbytes = words_end - words;
   const i64 nbytes = kPrefix + align16(tables_nbytes) + 4 * lanes + align16(words_nbytes) +
                      align16(total - seeded);
-  if (nbytes >= stack.plain_nbytes) return put_plain(stack, plain, row), kSound;
+  if (nbytes >= stack.plain_nbytes) return put_plain(stack, plain, row);
   write_prefix(row, kCodedMode, valid);
   store(row + 4, static_cast<u32>(tables_nbytes));
   store(row + 8, static_cast<u32>(words_nbytes / 2));
@@ -188,7 +182,14 @@ Fault encode_row(const Call& call, const Stack& stack, i64 i, u8* scratch) {
   at = put_part(at, words, words_nbytes);
   put_part(at, raw + seeded, total - seeded);
   call.set_row_size(i, nbytes);
-  return kSound;
+}
+
+Fault encode_row(const Call& call, const Stack& stack, i64 i, u8* scratch) {
+  const u8* const plain = stack.row(i);
+  const Fault fault = check_plain(stack, plain, stack.nbytes[i * stack.nbytes_stride],
+                                  stack.row_nbytes, call.plane.block_size);
+  if (fault == kSound) code_row(call, stack, i, plain, scratch);
+  return fault;
 }
 
 // The models of all coded parts, from the tables of a row.
@@ -253,7 +254,7 @@ Fault decode_row(const Call& call, const Stack& stack, i64 i, u8* scratch) {
     if (models[p].single()) {
       std::memset(next, models[p].symbols[0], static_cast<std::size_t>(n));
     } else {
-      alignas(64) u32 table[kTotal];
+      DecodeTable table;
       fill_decode_table(models[p], table);
       words = call.isa->decode(lanes, table, states, words, words_end, row + nbytes, n, next);
       if (words == nullptr) return kStream;
@@ -321,8 +322,43 @@ i64 stack_scratch(const Stack& stack, i64 num_threads) {
   return num_threads * Scratch(stack).nbytes();
 }
 
+i64 stack_call_scratch(const Stack& stack, const Quantizer& quantizer, i64 num_threads) {
+  const i64 coder = Scratch(stack).nbytes();
+  return num_threads * (coder > quantizer.scratch_nbytes ? coder : quantizer.scratch_nbytes);
+}
+
 i64 stack_encode(const Call& call, const Stack& stack) { return convert(call, stack, encode_row); }
 
 i64 stack_decode(const Call& call, const Stack& stack) { return convert(call, stack, decode_row); }
+
+void stack_compress(const Call& call, const Stack& stack, const Quantizer& quantizer) {
+  const i64 each = stack_call_scratch(stack, quantizer, 1);
+  parallel_for(call.num_threads, call.n, [&](i64 worker, i64 i) {
+    i32 size = 0;
+    Call one = call;
+    one.num_threads = one.n = 1;
+    one.block_ids += i;
+    if (one.num_valid != nullptr) one.num_valid += i;
+    one.rows = stack.row(worker);
+    one.row_stride = one.row_nbytes = stack.plain_nbytes;
+    one.nbytes = &size;
+    one.scratch = call.scratch + worker * each;
+    quantizer.compress(one);
+    code_row(call, stack, i, one.rows, one.scratch);
+  });
+}
+
+i64 stack_decompress(const Call& call, const Stack& stack, const Quantizer& quantizer) {
+  const i64 damage = stack_decode(call, stack);
+  if (damage >= 0) return damage;
+  Call plain = call;
+  plain.rows = stack.plain;
+  plain.row_stride = stack.stride;
+  plain.row_nbytes = stack.row_nbytes;
+  plain.nbytes = stack.nbytes;
+  plain.nbytes_stride = stack.nbytes_stride;
+  const i64 found = quantizer.decompress(plain);
+  return found < 0 ? found : -2 - found;
+}
 
 }  // namespace kv

@@ -1,6 +1,8 @@
 // The stack: plain rows of any quantizer to coded rows and back; see formats/stack.md.
 #pragma once
 
+#include <functional>
+
 #include "call.h"
 
 namespace kv {
@@ -25,6 +27,13 @@ struct Part {
 
 constexpr i64 kMaxParts = 16, kPartFields = 5;
 
+// What a quantizer does to the blocks of a call, whose rows are plain, with its parameters.
+struct Quantizer {
+  std::function<void(const Call&)> compress;
+  std::function<i64(const Call&)> decompress;  // returns damage
+  i64 row_nbytes, scratch_nbytes;              // of a row, and of one thread
+};
+
 // The plain rows of a call, whose `rows` are the coded ones.
 struct Stack {
   u8* plain;
@@ -42,5 +51,12 @@ struct Stack {
 i64 stack_encode(const Call& call, const Stack& stack);
 i64 stack_decode(const Call& call, const Stack& stack);
 i64 stack_scratch(const Stack& stack, i64 num_threads);
+
+// Blocks to coded rows and back. An encoder's thread has one plain row, the first ones of `plain`;
+// a decoder finds all damage before it writes a block. Damage that the quantizer finds in a plain
+// row is returned as -2 - damage.
+void stack_compress(const Call& call, const Stack& stack, const Quantizer& quantizer);
+i64 stack_decompress(const Call& call, const Stack& stack, const Quantizer& quantizer);
+i64 stack_call_scratch(const Stack& stack, const Quantizer& quantizer, i64 num_threads);
 
 }  // namespace kv
