@@ -130,9 +130,7 @@ def decode_kernel(
         codes = load_run(codes_at, run, inside, BITS, A)
         norms = load_run(norms_at, run, inside, NORM_BITS, B)
         runs, between = (codes[0], codes[1], norms[0], norms[1]), (low, high, base, step)
-        y = join_points(
-            runs, between, directions_ptr, logs_ptr, BITS, NORM_BITS, LOG, ROWS, D_PAD
-        )
+        y = join_points(runs, between, directions_ptr, logs_ptr, BITS, NORM_BITS, LOG, ROWS, D_PAD)
         y = hadamard_of_runs(y, tl.load(factors_ptr), D, STAGES, ROWS, D_PAD, 4)
         y = tl.reshape(y, [ROWS * PER, WIDTH])
         word = tl.load(flip_words_ptr + run)[:, None]
@@ -150,9 +148,7 @@ def decode_kernel(
                 norms_at, inside, powers_ptr,
                 P, 1 << NORM_BITS, NORM_BITS, NORM_GROUP, NORM_NBYTES, B, PAIRS,
             ).to(tl.float32)  # fmt: skip
-            r = radius(
-                q, low[:, None], high[:, None], base[:, None], step[:, None], logs_ptr, LOG
-            )
+            r = radius(q, low[:, None], high[:, None], base[:, None], step[:, None], logs_ptr, LOG)
         cos, sin = load_direction(directions_ptr, k)
         y = tl.reshape(tl.join(r * cos, r * sin), [ROWS, D_PAD])
         factors = tl.load(factors_ptr + d, mask=d < D, other=0.0)

@@ -156,8 +156,7 @@ def decompress(
     if spec.head_dim % 8 == 0 and group_dims % 8 == 0:
         chunks = spec.numel // 8
         tile = max(64, min(CHUNKS, chunks & -chunks))  # a power of two that leaves no rest
-        grid = (len(encoded), triton.cdiv(spec.numel, tile * 8))
-        decode_words_kernel[grid](
+        decode_words_kernel[len(encoded), triton.cdiv(chunks, tile)](
             encoded.payload, scales, ids, elements,
             encoded.payload.stride(0), scales.stride(0), *cache.stride(),
             **constants, TILE=tile, num_warps=min(4, tile // 32), enable_fp_fusion=False,
