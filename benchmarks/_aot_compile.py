@@ -39,6 +39,8 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
     "gfx950": GPUTarget("hip", "gfx950", 64),
 }
+# Of a kernel with several cases, these compile the first: they stand beside sm_80 and gfx942.
+FIRST_CASES = ("sm_89", "gfx950")
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 

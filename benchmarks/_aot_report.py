@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from _aot_bound import UNIT_LANES, Bound, h200_bound
-from _aot_compile import Row
+from _aot_compile import TARGETS, Row
 from kernel_cases import Case
 from rich import box
 from rich.table import Table
@@ -77,7 +77,8 @@ def table(rows: Sequence[Row], cases: Sequence[Case]) -> Table:
 def markdown(rows: Sequence[Row], cases: Sequence[Case]) -> str:
     """The H200 estimate of every case, then registers and instructions on every target."""
     found = {(row.case, row.target): row for row in rows}
-    targets = list(dict.fromkeys(row.target for row in rows))
+    known = [row.target for row in rows]
+    targets = sorted(set(known), key=[*TARGETS, *known].index)
     lines = [
         "| case | slots | ALU | IMAD | LSU | bytes | GB/s at most | limit | of memory's |",
         "|---|---:|---:|---:|---:|---:|---:|---|---:|",
@@ -97,13 +98,15 @@ def markdown(rows: Sequence[Row], cases: Sequence[Case]) -> str:
     lines.append(f"| case | {' | '.join(targets)} |")
     lines.append("|---|" + "---:|" * len(targets))
     for case in cases:
-        cells = [cell(found[case.name, target]) for target in targets]
+        cells = [cell(found.get((case.name, target))) for target in targets]
         lines.append(f"| {case.name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def cell(row: Row) -> str:
-    """Registers and issue slots of one compilation."""
+def cell(row: Row | None) -> str:
+    """Registers and issue slots of one compilation; nothing where there is none."""
+    if row is None:
+        return ""
     return "fails" if row.stage else f"{row.registers} / {row.issue_slots:.1f}"
 
 

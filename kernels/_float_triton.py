@@ -48,13 +48,18 @@ def widen(magnitude, E: tl.constexpr, M: tl.constexpr):
     """fp32 value of a magnitude, exactly. Anything for NaN: ask `is_nan`."""
     BIAS: tl.constexpr = (1 << (E - 1)) - 1
     INF: tl.constexpr = ((1 << E) - 1) << M
-    value = (magnitude << (23 - M)) + ((127 - BIAS) << 23)
+    value = (magnitude << (23 - M)).to(tl.float32, bitcast=True)
     if E != 8:
-        tiny = magnitude.to(tl.float32) * (2.0 ** (1 - BIAS - M))  # exact: under 2^11 times 2^-k
-        value = tl.where(magnitude < (1 << M), tiny.to(tl.uint32, bitcast=True), value)
+        value *= 2.0 ** (127 - BIAS)  # exact: a subnormal is one of fp32 before
         if E != 4:
-            value = tl.where(magnitude == INF, 0x7F800000, value)
-    return value.to(tl.float32, bitcast=True)
+            value = tl.where(magnitude == INF, float("inf"), value)
+    return value
+
+
+@triton.jit
+def round_high(bits, DROP: tl.constexpr):
+    """uint32 that have, above their DROP lowest bits, the nearest multiple of 2^DROP, even."""
+    return bits + ((1 << (DROP - 1)) - 1) + ((bits >> DROP) & 1)
 
 
 @triton.jit
@@ -63,21 +68,19 @@ def narrow(value, E: tl.constexpr, M: tl.constexpr):
     BIAS: tl.constexpr = (1 << (E - 1)) - 1
     DROP: tl.constexpr = 23 - M
     MAX: tl.constexpr = 0x7E if E == 4 else (((1 << E) - 1) << M) - 1
-    a = value.to(tl.uint32, bitcast=True)
+    # the largest magnitude, as fp32
+    TOP: tl.constexpr = (MAX << DROP) + ((127 - BIAS) << 23)
+    a = tl.minimum(value.to(tl.uint32, bitcast=True), TOP)
     if M == 23:
         code = a
-    elif E == 8:
-        code = (a + ((1 << (DROP - 1)) - 1) + ((a >> DROP) & 1)) >> DROP
     else:
-        LOW: tl.constexpr = 128 - BIAS  # fp32 exponent field of the smallest normal
-        exponent = a >> 23
-        base = tl.maximum(exponent, LOW)
-        drop = tl.minimum(base - exponent, M + 2) + DROP  # a subnormal drops more; 25 drops all
-        significand = (a & 0x7FFFFF) | 0x800000
-        below_half = 0xFFFFFF >> (25 - drop)
-        rounded = (significand + below_half + ((significand >> drop) & 1)) >> drop
-        code = rounded + ((base - LOW) << M)  # a normal's leading bit adds one to the exponent
-    return tl.minimum(code, MAX)
+        code = round_high(a - ((127 - BIAS) << 23), DROP) >> DROP
+    if E != 8:
+        # a sum with this power of two is rounded to a multiple of the smallest subnormal
+        ONE: tl.constexpr = 151 - BIAS - M
+        tiny = (a.to(tl.float32, bitcast=True) + 2.0 ** (ONE - 127)).to(tl.uint32, bitcast=True)
+        code = tl.where(a < (128 - BIAS) << 23, tiny - (ONE << 23), code)
+    return code
 
 
 @triton.jit

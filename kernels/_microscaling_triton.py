@@ -78,3 +78,8 @@ def frame_row(
     if HAS_GLOBAL:
         tl.store(row_ptr + PADDED + lane, zero, mask=lane >= 4)
     tl.store(nbytes_ptr, ROW)
+
+
+def decode_tile(groups: int, per_warp: int) -> int:
+    """Groups of a decoder's tile: up to two tiles of 4 warps, and a rest only in tiny blocks."""
+    return max(per_warp, min(8 * per_warp, groups & -groups))

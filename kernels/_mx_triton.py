@@ -14,6 +14,7 @@ from kvcodec.block import EncodedBlocks
 from kvcodec.codecs._microscaling import MX_GROUP, Mx
 from kvcodec.kernels._float_triton import finite, is_nan, load_bits, narrow, pattern, widen
 from kvcodec.kernels._microscaling_triton import (
+    decode_tile,
     frame_row,
     group_offsets,
     narrow_e2m1,
@@ -94,10 +95,11 @@ def decode_kernel(
     group = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = group < GROUPS
     token, offsets = group_offsets(group, stride_token, stride_head, stride_dim, H, D, GROUP)
-    field = tl.load(row_ptr + SCALES + group, mask=inside, other=0).to(tl.uint32)
+    live = inside & (token < valid)  # other tokens have codes and scale bytes of 0
+    field = tl.load(row_ptr + SCALES + group, mask=live, other=0).to(tl.uint32)
     scale = power_of_two(field)[:, None]
     at = 16 + (group * WIDTH)[:, None] + tl.arange(0, WIDTH)[None, :]
-    packed = tl.load(row_ptr + at, mask=inside[:, None], other=0)
+    packed = tl.load(row_ptr + at, mask=live[:, None], other=0)
     if CODE_E == 2:
         codes = unpack_e2m1(packed, ROWS, GROUP)
         magnitude = codes & 7
@@ -109,7 +111,6 @@ def decode_kernel(
         nan, negative = is_nan(magnitude, CODE_E, CODE_M), codes >> 7
         product = widen(magnitude, CODE_E, CODE_M) * scale
     bits = pattern(narrow(product, E, M), nan, negative, E, M)
-    bits = tl.where((token < valid)[:, None], bits, 0)
     block_ptr = cache_ptr + tl.load(ids_ptr + i) * stride_block
     tl.store(block_ptr + offsets, bits.to(cache_ptr.dtype.element_ty), mask=inside[:, None])
 
@@ -146,9 +147,13 @@ def decompress(
     Traffic: reads the rows, writes the elements once.
     """
     check_rows(encoded.payload)
-    decode_kernel[grid(encoded)](
+    groups = encoded.spec.numel // MX_GROUP
+    rows = decode_tile(groups, 16)
+    decode_kernel[len(encoded), triton.cdiv(groups, rows)](
         encoded.payload, block_ids.contiguous(), int_view(cache),
-        encoded.payload.stride(0), *cache.stride(), **constants(encoded),
+        encoded.payload.stride(0), *cache.stride(),
+        **dict(constants(encoded), ROWS=rows), num_warps=min(4, rows // 16),
+        enable_fp_fusion=False,
     )  # fmt: skip
 
 

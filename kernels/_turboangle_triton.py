@@ -121,3 +121,40 @@ def unpack_codes(
         quotient = word // power
         codes = (quotient - quotient // BASE * BASE).to(tl.int32)
     return codes
+
+
+@triton.jit
+def load_bytes(at, first, inside, COUNT: tl.constexpr, NBYTES: tl.constexpr):
+    """COUNT <= 4 bytes from `first` on behind each of these pointers as uint32; 0 past NBYTES."""
+    word = (first * 0).to(tl.uint32)
+    for t in tl.static_range(COUNT):
+        byte = tl.load(at + first + t, mask=inside & (first + t < NBYTES), other=0)
+        word = word | (byte.to(tl.uint32) << (8 * t))
+    return word
+
+
+@triton.jit
+def load_run(at, run, inside, BITS: tl.constexpr, NBYTES: tl.constexpr):
+    """Runs of 8 codes of BITS <= 8 bits by number behind pointers, as two words."""
+    first = run * BITS
+    if BITS == 8 and NBYTES % 8 == 0:
+        words_ptr = at.to(tl.pointer_type(tl.uint32)) + 2 * run
+        low = tl.load(words_ptr, mask=inside, other=0)
+        high = tl.load(words_ptr + 1, mask=inside, other=0)
+    else:
+        low = load_bytes(at, first, inside, BITS if BITS < 4 else 4, NBYTES)
+        high = load_bytes(at, first + 4, inside, BITS - 4 if BITS > 4 else 0, NBYTES)
+    return low, high
+
+
+@triton.jit
+def code_of(low, high, BITS: tl.constexpr, J: tl.constexpr):
+    """Code J of a run."""
+    AT: tl.constexpr = J * BITS
+    if AT >= 32:
+        code = high >> (AT - 32)
+    elif AT + BITS <= 32:
+        code = low >> AT
+    else:
+        code = (low >> AT) | (high << (32 - AT))
+    return (code & ((1 << BITS) - 1)).to(tl.int32)

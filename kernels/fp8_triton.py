@@ -15,6 +15,7 @@ from kvcodec.bits import int_view
 from kvcodec.block import BlockSpec, EncodedBlocks
 from kvcodec.codecs.fp8 import MIN_POWER, MIN_SCALE, PER_TOKEN, Fp8
 from kvcodec.kernels._float_triton import is_nan, load_bits, narrow, pattern, widen
+from kvcodec.kernels._fp8_decode_triton import decode_words_kernel
 from kvcodec.kernels._fp8_encode_triton import (
     encode_channels_kernel,
     encode_groups_kernel,
@@ -26,6 +27,7 @@ from kvcodec.kernels._triton import TritonKernel
 from kvcodec.row import row_layout
 
 TILE = 2048  # elements of a program's tile: 16 a thread of 4 warps, one 16-byte access of codes
+CHUNKS = 512  # of 8 elements in a tile of words: 4 for each thread of 4 warps
 
 
 @triton.jit
@@ -115,16 +117,21 @@ def compress(
     if group_dims < spec.head_dim and codec.scale == "channel":
         tile = min(triton.next_power_of_2(spec.head_dim), 128)
         grid = (len(out), spec.num_kv_heads * triton.cdiv(spec.head_dim, tile))
-        encode_channels_kernel[grid](*arguments, **constants, ROWS=TILE // tile, D_TILE=tile)
+        encode_channels_kernel[grid](
+            *arguments, **constants, ROWS=TILE // tile, D_TILE=tile, enable_fp_fusion=False
+        )
     elif d_pad <= TILE and (codec.given or per_token) and codec.scale != "token":
         rows, parts = TILE // d_pad, spec.head_dim // group_dims
         grid = (len(out), triton.cdiv(spec.block_size * spec.num_kv_heads * parts, rows))
-        encode_rows_kernel[grid](*arguments, **constants, PARTS=parts, ROWS=rows, D_PAD=d_pad)
+        encode_rows_kernel[grid](
+            *arguments, **constants, PARTS=parts, ROWS=rows, D_PAD=d_pad, enable_fp_fusion=False
+        )
     else:
         grid = (len(out), spec.block_size * spec.num_kv_heads // group_tokens // group_heads)
         encode_groups_kernel[grid](
-            *arguments, **constants, GROUP_TOKENS=group_tokens, PER_TOKEN=per_token, TILE=TILE
-        )
+            *arguments, **constants, GROUP_TOKENS=group_tokens, PER_TOKEN=per_token, TILE=TILE,
+            enable_fp_fusion=False,
+        )  # fmt: skip
     if sizes is not out.nbytes:
         out.nbytes.copy_(sizes)
 
@@ -138,19 +145,34 @@ def decompress(
     """
     codec, spec = cast(Fp8, encoded.codec), encoded.spec
     group_tokens, group_heads, group_dims = codec.group_shape(spec)
+    scales = row_scales(codec, spec, encoded)
+    ids, elements = block_ids.contiguous(), int_view(cache)
+    constants = dict(
+        shape_constants(codec, spec),
+        GROUP_TOKENS=group_tokens,
+        GROUP_HEADS=group_heads,
+        GROUP_DIMS=group_dims,
+    )
+    if spec.head_dim % 8 == 0 and group_dims % 8 == 0:
+        chunks = spec.numel // 8
+        tile = max(64, min(CHUNKS, chunks & -chunks))  # a power of two that leaves no rest
+        decode_words_kernel[len(encoded), triton.cdiv(chunks, tile)](
+            encoded.payload, scales, ids, elements,
+            encoded.payload.stride(0), scales.stride(0), *cache.stride(),
+            **constants, TILE=tile, num_warps=min(4, tile // 32), enable_fp_fusion=False,
+        )  # fmt: skip
+        return
     d_tile = min(triton.next_power_of_2(spec.head_dim), TILE)
     rows = TILE // d_tile
-    scales = row_scales(codec, spec, encoded)
     grid = (
         len(encoded),
         triton.cdiv(spec.block_size * spec.num_kv_heads, rows),
         triton.cdiv(spec.head_dim, d_tile),
     )
     decode_kernel[grid](
-        encoded.payload, scales, block_ids.contiguous(), int_view(cache),
+        encoded.payload, scales, ids, elements,
         encoded.payload.stride(0), scales.stride(0), *cache.stride(),
-        **shape_constants(codec, spec), GROUP_TOKENS=group_tokens, GROUP_HEADS=group_heads,
-        GROUP_DIMS=group_dims, ROWS=rows, D_TILE=d_tile,
+        **constants, ROWS=rows, D_TILE=d_tile, enable_fp_fusion=False,
     )  # fmt: skip
 
 

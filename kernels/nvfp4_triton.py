@@ -14,6 +14,7 @@ from kvcodec.block import EncodedBlocks
 from kvcodec.codecs.nvfp4 import GROUP, LARGEST, MIN_GLOBAL, Nvfp4
 from kvcodec.kernels._float_triton import finite, is_nan, load_bits, narrow, widen
 from kvcodec.kernels._microscaling_triton import (
+    decode_tile,
     frame_row,
     group_offsets,
     narrow_e2m1,
@@ -140,13 +141,15 @@ def decode_kernel(
     group = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = group < GROUPS
     token, offsets = group_offsets(group, stride_token, stride_head, stride_dim, H, D, GROUP)
-    scale = tl.load(row_ptr + SCALES + group, mask=inside, other=0).to(tl.uint32) & 0x7F
+    live = inside & (token < valid)  # other tokens have codes and steps of 0
+    scale = tl.load(row_ptr + SCALES + group, mask=live, other=0).to(tl.uint32) & 0x7F
     step = widen(scale, 4, 3) * tl.load(globals_ptr + i * stride_global)
+    step = tl.where(live, step, 0.0)  # 0 times a damaged global scale may be NaN
     at = 16 + (group * (GROUP // 2))[:, None] + tl.arange(0, GROUP // 2)[None, :]
-    packed = tl.load(row_ptr + at, mask=inside[:, None], other=0)
+    packed = tl.load(row_ptr + at, mask=live[:, None], other=0)
     codes = unpack_e2m1(packed, ROWS, GROUP)
     magnitude = narrow(widen_e2m1(codes & 7) * step[:, None], E, M)
-    bits = tl.where((token < valid)[:, None], magnitude | codes >> 3 << (E + M), 0)
+    bits = magnitude | codes >> 3 << (E + M)
     block_ptr = cache_ptr + tl.load(ids_ptr + i) * stride_block
     tl.store(block_ptr + offsets, bits.to(cache_ptr.dtype.element_ty), mask=inside[:, None])
 
@@ -191,10 +194,13 @@ def decompress(
     Traffic: reads the rows, writes the elements once.
     """
     globals_ = global_scales(encoded)
-    grid = len(encoded), triton.cdiv(encoded.spec.numel // GROUP, ROWS)
-    decode_kernel[grid](
+    groups = encoded.spec.numel // GROUP
+    rows = decode_tile(groups, 32)
+    decode_kernel[len(encoded), triton.cdiv(groups, rows)](
         encoded.payload, globals_, block_ids.contiguous(), int_view(cache),
-        encoded.payload.stride(0), globals_.stride(0), *cache.stride(), **constants(encoded),
+        encoded.payload.stride(0), globals_.stride(0), *cache.stride(),
+        **dict(constants(encoded), ROWS=rows), num_warps=min(4, rows // 32),
+        enable_fp_fusion=False,
     )  # fmt: skip
 
 

@@ -70,11 +70,15 @@ def decompress(
     stored = stored_view(codec, spec, encoded)
     _, directions, powers, logs = tables(codec.n, cache.device)
     rows, d_pad = tile(spec)
+    bits, norm_bits = packing(codec.n)[0], codec.norm_bits
+    runs = codec.norm not in STORED and 0 < bits <= 8 and norm_bits <= 8 and d_pad == spec.head_dim
+    rows *= 2 if runs else 1  # a thread of 4 warps decodes a run of 16 elements
     decode_kernel[grid(len(encoded), spec, rows)](
         encoded.payload, stored, block_ids.contiguous(), int_view(cache),
         *_rotation_triton.tables(spec.head_dim, cache.device), directions, powers, logs,
+        _rotation_triton.flip_words(spec.head_dim, cache.device),
         encoded.payload.stride(0), stored.stride(0), *cache.stride(),
-        **constants(codec, spec), ROWS=rows, D_PAD=d_pad,
+        **constants(codec, spec), RUNS=runs, ROWS=rows, D_PAD=d_pad,
         enable_fp_fusion=False,
     )  # fmt: skip
 

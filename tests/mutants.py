@@ -67,15 +67,15 @@ MUTANTS = (
     ),
     Mutant(
         "ties away from even", "kernels/_float_triton.py",
-        "below_half + ((significand >> drop) & 1)", "below_half + 1", FP8,
+        "((1 << (DROP - 1)) - 1) + ((bits >> DROP) & 1)", "(1 << (DROP - 1))", FP8,
     ),
     Mutant(
-        "ties of bf16 away from even", "kernels/_float_triton.py",
-        "((1 << (DROP - 1)) - 1) + ((a >> DROP) & 1)", "(1 << (DROP - 1))", FP8,
+        "ties of decoded bf16 away from even", "kernels/_fp8_decode_triton.py",
+        "round_high(bits, 16)", "(bits + 0x8000)", FP8,
     ),
     Mutant(
         "subnormals cut off", "kernels/_float_triton.py",
-        "tl.minimum(base - exponent, M + 2) + DROP", "DROP", FP8,
+        "tiny - (ONE << 23), code)", "0, code)", FP8,
     ),
     Mutant(
         "infinity counted in amax", "kernels/_float_triton.py",
@@ -99,8 +99,8 @@ MUTANTS = (
         "load_bits(at, inside & (token < valid)[:, None])", "load_bits(at, inside)", FP8,
     ),
     Mutant(
-        "codes of unused slots decoded", "kernels/fp8_triton.py",
-        "tl.where((token < valid)[:, None], bits, 0)", "bits", FP8,
+        "codes of unused slots decoded", "kernels/_fp8_decode_triton.py",
+        "inside & (token < valid)", "inside", FP8,
     ),
     Mutant(
         "wrong rank in the word stream", "kernels/_rans_triton.py",

@@ -108,6 +108,30 @@ def test_what_a_row_holds_past_num_valid_decodes_to_zeros(scale, impl):
     assert not int_view(decoded[:, 3:]).any()
 
 
+@pytest.mark.parametrize("impl", [i for i in IMPLS if i != "reference"])
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("head_dim", [256, 257])
+def test_every_code_under_scales_of_every_kind(head_dim, dtype, impl):
+    """Powers of two, their neighbours, subnormals, infinities, NaN, random bits, either sign.
+
+    The triton kernel reads words of codes for 256 dimensions and single codes for 257.
+    """
+    powers = np.arange(0, 256, dtype=np.uint32) << 23
+    special = np.array([1, 0x7FFFFF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000], np.uint32)
+    random = np.random.default_rng(4).integers(0, 1 << 31, 512 - 256 - special.size, np.uint32)
+    scales = np.concatenate([powers, special, random])
+    scales = np.concatenate([scales, scales | np.uint32(1 << 31)])
+    codes = np.tile(np.resize(np.arange(256, dtype=np.uint8), head_dim), scales.size)
+    for element in ELEMENTS:
+        spec = BlockSpec(scales.size, 1, head_dim, DTYPES[element])
+        rows = encode(Fp8(dtype), torch.ones(1, *spec.shape, dtype=spec.dtype), "reference")
+        rows.payload[0, 16 : 16 + codes.size] = torch.from_numpy(codes)
+        at = 16 + -(-codes.size // 16) * 16
+        rows.payload[0, at : at + scales.nbytes] = torch.from_numpy(scales.view(np.uint8))
+        want = to_bits(decode(rows, "reference"))
+        assert np.array_equal(to_bits(decode(rows, impl)), want), element
+
+
 @pytest.mark.parametrize("given", [(), (0.5,)])
 def test_vectors_longer_than_a_tile(given, monkeypatch):
     """A vector that no tile holds: the triton kernels walk it."""
