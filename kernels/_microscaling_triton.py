@@ -40,13 +40,6 @@ def pack_e2m1(codes, ROWS: tl.constexpr, GROUP: tl.constexpr):
 
 
 @triton.jit
-def unpack_e2m1(packed, ROWS: tl.constexpr, GROUP: tl.constexpr):
-    """Inverse of `pack_e2m1`, as uint32."""
-    wide = packed.to(tl.uint32)
-    return tl.reshape(tl.join(wide & 15, wide >> 4), (ROWS, GROUP))
-
-
-@triton.jit
 def group_offsets(
     group, stride_token, stride_head, stride_dim,
     H: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
@@ -78,8 +71,3 @@ def frame_row(
     if HAS_GLOBAL:
         tl.store(row_ptr + PADDED + lane, zero, mask=lane >= 4)
     tl.store(nbytes_ptr, ROW)
-
-
-def decode_tile(groups: int, per_warp: int) -> int:
-    """Groups of a decoder's tile: up to two tiles of 4 warps, and a rest only in tiny blocks."""
-    return max(per_warp, min(8 * per_warp, groups & -groups))

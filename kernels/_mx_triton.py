@@ -13,15 +13,20 @@ from kvcodec.bits import int_view
 from kvcodec.block import EncodedBlocks
 from kvcodec.codecs._microscaling import MX_GROUP, Mx
 from kvcodec.kernels._float_triton import finite, is_nan, load_bits, narrow, pattern, widen
-from kvcodec.kernels._microscaling_triton import (
+from kvcodec.kernels._microscaling_decode_triton import (
+    chunk_offsets,
     decode_tile,
+    joined,
+    load_codes,
+    tile_chunks,
+    times_power,
+)
+from kvcodec.kernels._microscaling_triton import (
     frame_row,
     group_offsets,
     narrow_e2m1,
     pack_e2m1,
     power_of_two,
-    unpack_e2m1,
-    widen_e2m1,
 )
 from kvcodec.kernels._rows_triton import check_rows, valid_tokens
 from kvcodec.kernels._triton import TritonKernel
@@ -84,33 +89,29 @@ def decode_kernel(
     stride_row, stride_block, stride_token, stride_head, stride_dim,
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
     CODE_E: tl.constexpr, CODE_M: tl.constexpr, GROUP: tl.constexpr,
-    SCALES: tl.constexpr, ROWS: tl.constexpr,
+    SCALES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Decode a tile of groups; nothing a row holds moves a store out of its block."""
+    """Decode TILE chunks of 8 elements; nothing a row holds moves a store out of its block."""
     i = tl.program_id(0).to(tl.int64)
     row_ptr = rows_ptr + i * stride_row
-    valid = tl.load(row_ptr + 2).to(tl.int32) | tl.load(row_ptr + 3).to(tl.int32) << 8
-    GROUPS: tl.constexpr = T * H * D // GROUP
-    WIDTH: tl.constexpr = GROUP // 2 if CODE_E == 2 else GROUP
-    group = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside = group < GROUPS
-    token, offsets = group_offsets(group, stride_token, stride_head, stride_dim, H, D, GROUP)
+    valid = tl.load((row_ptr + 2).to(tl.pointer_type(tl.uint16))).to(tl.int32)
+    chunk, inside = tile_chunks(T * H * D // 8, TILE)
+    token, offsets = chunk_offsets(chunk, stride_token, stride_head, stride_dim, H, D)
     live = inside & (token < valid)  # other tokens have codes and scale bytes of 0
-    field = tl.load(row_ptr + SCALES + group, mask=live, other=0).to(tl.uint32)
-    scale = power_of_two(field)[:, None]
-    at = 16 + (group * WIDTH)[:, None] + tl.arange(0, WIDTH)[None, :]
-    packed = tl.load(row_ptr + at, mask=live[:, None], other=0)
-    if CODE_E == 2:
-        codes = unpack_e2m1(packed, ROWS, GROUP)
-        magnitude = codes & 7
-        nan, negative = magnitude > 7, codes >> 3
-        product = widen_e2m1(magnitude) * scale
-    else:
-        codes = packed.to(tl.uint32)
-        magnitude = codes & 0x7F
-        nan, negative = is_nan(magnitude, CODE_E, CODE_M), codes >> 7
-        product = widen(magnitude, CODE_E, CODE_M) * scale
-    bits = pattern(narrow(product, E, M), nan, negative, E, M)
+    scale_ptr = row_ptr + SCALES + chunk // (GROUP // 8)
+    scale = power_of_two(tl.load(scale_ptr, mask=live, other=0).to(tl.uint32))
+    low, high = load_codes(row_ptr, chunk, live, CODE_E)
+    FIFTH: tl.constexpr = 4 if CODE_E == 2 else 0  # place of the fifth code in its word
+    bits = joined(
+        times_power(low, scale, 0, E, M, CODE_E, CODE_M),
+        times_power(low, scale, 1, E, M, CODE_E, CODE_M),
+        times_power(low, scale, 2, E, M, CODE_E, CODE_M),
+        times_power(low, scale, 3, E, M, CODE_E, CODE_M),
+        times_power(high, scale, FIFTH, E, M, CODE_E, CODE_M),
+        times_power(high, scale, FIFTH + 1, E, M, CODE_E, CODE_M),
+        times_power(high, scale, FIFTH + 2, E, M, CODE_E, CODE_M),
+        times_power(high, scale, FIFTH + 3, E, M, CODE_E, CODE_M),
+    )
     block_ptr = cache_ptr + tl.load(ids_ptr + i) * stride_block
     tl.store(block_ptr + offsets, bits.to(cache_ptr.dtype.element_ty), mask=inside[:, None])
 
@@ -133,7 +134,7 @@ def compress(
         int_view(cache), block_ids.contiguous(), valid, out.payload, sizes,
         *cache.stride(), out.payload.stride(0),
         **constants(out), EMAX=cast(Mx, out.codec).emax, ROW=out.codec.max_nbytes(out.spec),
-        HAS_VALID=num_valid is not None, enable_fp_fusion=False,
+        HAS_VALID=num_valid is not None, ROWS=ROWS, enable_fp_fusion=False,
     )  # fmt: skip
     if sizes is not out.nbytes:
         out.nbytes.copy_(sizes)
@@ -147,13 +148,12 @@ def decompress(
     Traffic: reads the rows, writes the elements once.
     """
     check_rows(encoded.payload)
-    groups = encoded.spec.numel // MX_GROUP
-    rows = decode_tile(groups, 16)
-    decode_kernel[len(encoded), triton.cdiv(groups, rows)](
+    chunks = encoded.spec.numel // 8
+    tile, warps = decode_tile(chunks)
+    decode_kernel[len(encoded), triton.cdiv(chunks, tile)](
         encoded.payload, block_ids.contiguous(), int_view(cache),
         encoded.payload.stride(0), *cache.stride(),
-        **dict(constants(encoded), ROWS=rows), num_warps=min(4, rows // 16),
-        enable_fp_fusion=False,
+        **constants(encoded), TILE=tile, num_warps=warps, enable_fp_fusion=False,
     )  # fmt: skip
 
 
@@ -175,7 +175,6 @@ def constants(rows: EncodedBlocks) -> dict[str, int]:
         "CODE_M": codec.target.mantissa_bits,
         "GROUP": MX_GROUP,
         "SCALES": row_layout(codec.sections(spec, 0), {})[0]["scales"],
-        "ROWS": ROWS,
     }
 
 

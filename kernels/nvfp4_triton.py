@@ -11,15 +11,21 @@ import triton.language as tl
 
 from kvcodec.bits import int_view
 from kvcodec.block import EncodedBlocks
-from kvcodec.codecs.nvfp4 import GROUP, LARGEST, MIN_GLOBAL, Nvfp4
+from kvcodec.codecs.nvfp4 import GROUP, LARGEST, MAX_GLOBAL, MIN_GLOBAL, Nvfp4
 from kvcodec.kernels._float_triton import finite, is_nan, load_bits, narrow, widen
-from kvcodec.kernels._microscaling_triton import (
+from kvcodec.kernels._microscaling_decode_triton import (
+    chunk_offsets,
     decode_tile,
+    joined,
+    load_codes,
+    tile_chunks,
+    times_step,
+)
+from kvcodec.kernels._microscaling_triton import (
     frame_row,
     group_offsets,
     narrow_e2m1,
     pack_e2m1,
-    unpack_e2m1,
     widen_e2m1,
 )
 from kvcodec.kernels._rows_triton import check_rows, valid_tokens
@@ -131,25 +137,27 @@ def decode_kernel(
     cache_ptr,  # intW [num_blocks, T, H, D], any strides
     stride_row, stride_global, stride_block, stride_token, stride_head, stride_dim,
     T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, M: tl.constexpr,
-    GROUP: tl.constexpr, SCALES: tl.constexpr, ROWS: tl.constexpr,
+    GROUP: tl.constexpr, MAX_GLOBAL: tl.constexpr, SCALES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Decode a tile of groups; nothing a row holds moves a store out of its block."""
+    """Decode TILE chunks of 8 elements; nothing a row holds moves a store out of its block."""
     i = tl.program_id(0).to(tl.int64)
     row_ptr = rows_ptr + i * stride_row
-    valid = tl.load(row_ptr + 2).to(tl.int32) | tl.load(row_ptr + 3).to(tl.int32) << 8
-    GROUPS: tl.constexpr = T * H * D // GROUP
-    group = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside = group < GROUPS
-    token, offsets = group_offsets(group, stride_token, stride_head, stride_dim, H, D, GROUP)
+    valid = tl.load((row_ptr + 2).to(tl.pointer_type(tl.uint16))).to(tl.int32)
+    chunk, inside = tile_chunks(T * H * D // 8, TILE)
+    token, offsets = chunk_offsets(chunk, stride_token, stride_head, stride_dim, H, D)
     live = inside & (token < valid)  # other tokens have codes and steps of 0
-    scale = tl.load(row_ptr + SCALES + group, mask=live, other=0).to(tl.uint32) & 0x7F
-    step = widen(scale, 4, 3) * tl.load(globals_ptr + i * stride_global)
-    step = tl.where(live, step, 0.0)  # 0 times a damaged global scale may be NaN
-    at = 16 + (group * (GROUP // 2))[:, None] + tl.arange(0, GROUP // 2)[None, :]
-    packed = tl.load(row_ptr + at, mask=live[:, None], other=0)
-    codes = unpack_e2m1(packed, ROWS, GROUP)
-    magnitude = narrow(widen_e2m1(codes & 7) * step[:, None], E, M)
-    bits = magnitude | codes >> 3 << (E + M)
+    scale_ptr = row_ptr + SCALES + chunk // (GROUP // 8)
+    scale = tl.load(scale_ptr, mask=live, other=0).to(tl.uint32) & 0x7F
+    # unused tokens are 0 times this, which must not be NaN: damaged, it may be NaN or infinite
+    global_scale = tl.minimum(tl.abs(tl.load(globals_ptr + i * stride_global)), MAX_GLOBAL)
+    step = widen(scale, 4, 3) * global_scale
+    words, _ = load_codes(row_ptr, chunk, live, 2)
+    bits = joined(
+        times_step(words, step, 0, E, M), times_step(words, step, 1, E, M),
+        times_step(words, step, 2, E, M), times_step(words, step, 3, E, M),
+        times_step(words, step, 4, E, M), times_step(words, step, 5, E, M),
+        times_step(words, step, 6, E, M), times_step(words, step, 7, E, M),
+    )  # fmt: skip
     block_ptr = cache_ptr + tl.load(ids_ptr + i) * stride_block
     tl.store(block_ptr + offsets, bits.to(cache_ptr.dtype.element_ty), mask=inside[:, None])
 
@@ -180,7 +188,7 @@ def compress(
         *cache.stride(), out.payload.stride(0), globals_.stride(0),
         **constants(out), LARGEST=LARGEST, MIN_GLOBAL=MIN_GLOBAL, ROW=codec.max_nbytes(spec),
         HAS_VALID=num_valid is not None, MEASURED=measured, FOUR_OVER_SIX=codec.four_over_six,
-        SPAN=span, enable_fp_fusion=False,
+        SPAN=span, ROWS=ROWS, enable_fp_fusion=False,
     )  # fmt: skip
     if sizes is not out.nbytes:
         out.nbytes.copy_(sizes)
@@ -194,12 +202,12 @@ def decompress(
     Traffic: reads the rows, writes the elements once.
     """
     globals_ = global_scales(encoded)
-    groups = encoded.spec.numel // GROUP
-    rows = decode_tile(groups, 32)
-    decode_kernel[len(encoded), triton.cdiv(groups, rows)](
+    chunks = encoded.spec.numel // 8
+    tile, warps = decode_tile(chunks)
+    decode_kernel[len(encoded), triton.cdiv(chunks, tile)](
         encoded.payload, globals_, block_ids.contiguous(), int_view(cache),
         encoded.payload.stride(0), globals_.stride(0), *cache.stride(),
-        **dict(constants(encoded), ROWS=rows), num_warps=min(4, rows // 32),
+        **constants(encoded), MAX_GLOBAL=MAX_GLOBAL, TILE=tile, num_warps=warps,
         enable_fp_fusion=False,
     )  # fmt: skip
 
@@ -215,7 +223,6 @@ def constants(rows: EncodedBlocks) -> dict[str, int]:
         "M": spec.format.mantissa_bits,
         "GROUP": GROUP,
         "SCALES": row_layout(rows.codec.sections(spec, 0), {})[0]["scales"],
-        "ROWS": ROWS,
     }
 
 

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 COPIED = ("kvcodec", "kernels", "formats", "tests", "benchmarks", "pyproject.toml")
 RAW = ("tests/conformance", "-k", "raw-triton")
 FP8 = ("tests/conformance", "tests/test_fp8_kernels.py", "tests/test_fp8.py", "-k", "triton")
+NVFP4 = ("tests/test_nvfp4.py", "-k", "every_code and triton")
 SPLIT = ("tests/test_split_triton.py", "tests/conformance", "-k", "split-triton or triton_")
 NATIVE = ("tests/test_native.py",)
 
@@ -72,6 +73,10 @@ MUTANTS = (
     Mutant(
         "ties of decoded bf16 away from even", "kernels/_fp8_decode_triton.py",
         "round_high(bits, 16)", "(bits + 0x8000)", FP8,
+    ),
+    Mutant(
+        "ties of decoded nvfp4 away from even", "kernels/_microscaling_decode_triton.py",
+        "round_high(bits, DROP)", "bits + (1 << (DROP - 1))", NVFP4,
     ),
     Mutant(
         "subnormals cut off", "kernels/_float_triton.py",

@@ -166,8 +166,8 @@ def decoded_by_the_page(row, element):
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_every_code_under_every_scale_decodes_as_the_format_page_says(element, impl):
-    """Global scales that underflow in fp16, that saturate every type, and a plain one."""
-    for global_scale in (2.0**-100, 3e-8, 0.37, 150.3, 2.0**117):
+    """Global scales that underflow in fp16, saturate every type, make ties, and a plain one."""
+    for global_scale in (2.0**-100, 3e-8, 1.25 * 2.0**-20, 0.37, 1.015625, 150.3, 2.0**117):
         rows = every_code(global_scale, DTYPES[element])
         want = decoded_by_the_page(rows.payload[0].numpy().tobytes(), element)
         assert to_bits(decode(rows, impl)).reshape(-1).tolist() == want
