@@ -15,6 +15,7 @@
 
 #include "int4.h"
 #include "split.h"
+#include "stack.h"
 #include "turboquant.h"
 
 using namespace kv;
@@ -47,6 +48,29 @@ bool equal(const Buffer& a, const Buffer& b, i64 nbytes) {
 
 constexpr i64 kItemsizes[kNumFormats] = {2, 2, 4, 1, 1};
 constexpr int kExponentShiftOf[kNumFormats] = {7, 10, 23, 3, 2};
+
+struct Tally {
+  i64 rows = 0, damaged = 0, noticed = 0;
+};
+
+[[noreturn]] void fail(const char* what, i64 trial) {
+  std::fprintf(stderr, "trial %lld: %s\n", static_cast<long long>(trial), what);
+  std::exit(1);
+}
+
+// One to eight changed bytes, early ones more often; or another length. Returns the length.
+i64 damage_bytes(Random& random, u8* row, i64 nbytes) {
+  if (random.below(5) == 0) return random.below(2) == 0 ? random.below(nbytes + 1) : nbytes - 16;
+  for (i64 changes = random.between(1, 8); changes > 0; --changes) {
+    const i64 reach = random.below(2) == 0 ? 64 : nbytes;
+    const i64 at = random.below(reach < nbytes ? reach : nbytes);
+    row[at] = static_cast<u8>(random.below(2) == 0 ? row[at] ^ (1 << random.below(8))
+                                                   : random.next());
+  }
+  return nbytes;
+}
+
+#include "fuzz_stack.inc"
 
 // Tables that are as good as the frozen ones here: every instruction set gets the same.
 struct AngleTables {
@@ -170,7 +194,7 @@ struct Profile {
 
 // A codec and what it was given.
 struct Codec {
-  int kind;  // raw, split, fp8, bitplane, microscaling, turboangle, int4, turboquant
+  int kind;  // raw, split, fp8, bitplane, microscaling, turboangle, int4, turboquant, stacked
   Format format;
   SplitModel model;
   Fp8 fp8;
@@ -181,7 +205,13 @@ struct Codec {
   Int4 int4;
   Turboquant turboquant;
   const Contexts* contexts;
+  Layout* layout;
 
+  Quantizer quantizer(const Plane& plane) const {
+    return {[this](const Call& c) { microscaling_compress(c, ms); },
+            [this](const Call& c) { return microscaling_decompress(c, ms); },
+            layout->nbytes, microscaling_scratch(plane, 1)};
+  }
   TurboAngle turboangle(const Plane& plane) const {
     return make_turboangle(format, norm, half, digits, plane.head_dim);
   }
@@ -194,6 +224,7 @@ struct Codec {
     if (kind == 4) microscaling_compress(call, ms);
     if (kind == 6) int4_compress(call, int4);
     if (kind == 7) turboquant_compress(call, turboquant);
+    if (kind == 8) stack_compress(call, layout->stack(), quantizer(call.plane));
   }
   i64 decompress(const Call& call) const {
     if (kind == 5) return turboangle_decompress(call, turboangle(call.plane));
@@ -202,9 +233,14 @@ struct Codec {
     if (kind == 4) return microscaling_decompress(call, ms);
     if (kind == 6) return int4_decompress(call, int4);
     if (kind == 7) return turboquant_decompress(call, turboquant);
+    if (kind == 8) {  // damage of the quantizer's row counts as damage too
+      const i64 found = stack_decompress(call, layout->stack(), quantizer(call.plane));
+      return found < -1 ? -2 - found : found;
+    }
     return kind == 1 ? split_decompress(call, format, model, contexts) : fp8_decompress(call, fp8);
   }
   i64 scratch(const Plane& plane, i64 n) const {
+    if (kind == 8) return stack_call_scratch(layout->stack(), quantizer(plane), 1);
     const i64 one = split_compress_scratch(plane, model, 1);
     const i64 all = split_decompress_scratch(plane, model, n);
     return (one > all ? one : all) + fp8_scratch(plane, 1) + bitplane_scratch(plane, 1) +
@@ -267,7 +303,7 @@ Plane make_plane(Random& random, i64 itemsize, i64& nbytes) {
 
 Codec make_codec(Random& random) {
   Codec codec{};
-  codec.kind = random.below(3) == 0 ? static_cast<int>(random.below(8)) : 1;
+  codec.kind = random.below(3) == 0 ? static_cast<int>(random.below(9)) : 1;
   if (random.below(3) == 0) codec.kind = 3;
   const bool quantizes = codec.kind == 2 || codec.kind >= 4;
   const i64 formats = quantizes ? i64{kNumSources} : i64{kNumFormats};
@@ -293,11 +329,6 @@ void share_scales(Random& random, const Plane& plane, Fp8& fp8) {
   fp8.per_token = kind == 0 || kind == 3;
   fp8.heads = kind == 2 || kind == 3 ? plane.num_heads : 1;
   fp8.dims = kind == 4 ? 1 : plane.head_dim;
-}
-
-[[noreturn]] void fail(const char* what, i64 trial) {
-  std::fprintf(stderr, "trial %lld: %s\n", static_cast<long long>(trial), what);
-  std::exit(1);
 }
 
 // Other frequencies of two symbols of a coded row: still a table, which reads more words or fewer.
@@ -329,7 +360,7 @@ void starve(const Plane& plane, u8* row, i64 nbytes) {
   }
 }
 
-// One to eight changed bytes, early ones more often; or other frequencies; or another length.
+// Changed bytes, or another length; or other frequencies.
 i64 damage_row(Random& random, const Codec& codec, const Plane& plane, u8* row, i64 nbytes) {
   const i64 kind = random.below(6);
   if (codec.kind == 1 && row[0] >= 1 && kind < 2) {
@@ -337,19 +368,9 @@ i64 damage_row(Random& random, const Codec& codec, const Plane& plane, u8* row, 
     if (kind == 1) starve(plane, row, nbytes);
     return nbytes;
   }
-  if (kind == 2) return random.below(2) == 0 ? random.below(nbytes + 1) : nbytes - 16;
-  for (i64 changes = random.between(1, 8); changes > 0; --changes) {
-    const i64 reach = random.below(2) == 0 ? 64 : nbytes;
-    const i64 at = random.below(reach < nbytes ? reach : nbytes);
-    row[at] = static_cast<u8>(random.below(2) == 0 ? row[at] ^ (1 << random.below(8))
-                                                   : random.next());
-  }
-  return nbytes;
+  if (codec.kind == 8) return damage_coded(random, *codec.layout, row, nbytes);
+  return damage_bytes(random, row, nbytes);
 }
-
-struct Tally {
-  i64 rows = 0, damaged = 0, noticed = 0;
-};
 
 void try_block(Random& random, i64 trial, Tally& tally) {
   Codec codec = make_codec(random);
@@ -357,7 +378,8 @@ void try_block(Random& random, i64 trial, Tally& tally) {
   i64 cache_nbytes = 0;
   Plane plane = make_plane(random, size, cache_nbytes);
   share_scales(random, plane, codec.fp8);
-  if (codec.kind == 4 && plane.head_dim % codec.ms.group() != 0) codec.kind = 0;
+  const bool scaled = codec.kind == 4 || codec.kind == 8;
+  if (scaled && plane.head_dim % codec.ms.group() != 0) codec.kind = 0;
   if (codec.kind == 5 && plane.head_dim % 2 != 0) codec.kind = 0;
   if (codec.kind >= 6 && plane.head_dim % 8 != 0) codec.kind = 0;  // a head that fills no bytes
   const Buffer cache = make_buffer(cache_nbytes, 0x5A);
@@ -366,6 +388,8 @@ void try_block(Random& random, i64 trial, Tally& tally) {
   const Profile profile(random, codec.format, plane.token_numel(), block.get(), plane.numel());
   if (random.below(2) == 0) profile.clear(block.get(), plane.block_size, size);
   codec.contexts = profile.contexts.get();
+  Layout layout = make_layout(random, plane, codec.ms);
+  codec.layout = &layout;
   plane.data = cache.get();
   const i64 id = random.below(plane.num_blocks);
   copy_out(plane, id, 0, plane.numel(), block.get());
@@ -453,7 +477,10 @@ int main(int argc, char** argv) {
   const i64 trials = argc > 1 ? std::atoll(argv[1]) : 1000;
   Random random{argc > 2 ? static_cast<u64>(std::atoll(argv[2])) | 1 : 1};
   Tally tally;
-  for (i64 trial = 0; trial < trials; ++trial) try_block(random, trial, tally);
+  for (i64 trial = 0; trial < trials; ++trial) {
+    try_block(random, trial, tally);
+    if (trial % 4 == 0) try_plain_row(random, trial, tally);
+  }
   int isas = 0;
   for (int isa = 0; isa < kNumIsas; ++isa) isas += isa_at(isa) != nullptr;
   std::printf("%lld blocks, %d instruction sets, %lld rows decoded, %lld of %lld damaged refused\n",
