@@ -47,13 +47,20 @@ SHORT, LONG = 2048, 8192  # positions
 LONGEST = "news"
 PROFILED = "reviews"  # the text that tables are made of; the others are coded with them
 LAYER = 15  # of 30, for codecs with tables of a layer
-MODELS = (  # on one layer, whose 2 MiB stay in a cache
+STACKED = ("fp8:entropy=rans", "mxfp8:entropy=rans", "nvfp4:entropy=rans")
+CACHED = (  # on one layer, whose 2 MiB stay in a cache
     "split",
     "split:model=centred",
     "split:model=profile",
     "split:model=context",
     "bitplane",
     "bitplane:bits=2+3",
+    "fp8",
+    "mxfp8",
+    "nvfp4",
+    *STACKED,
+    "turboangle",
+    "turboquant",
 )
 RESULTS = Path(__file__).parent / "results"
 MACHINE = ("date", "cpu", "cores", "native", "gpu", "cuda", "git_revision", "load")
@@ -101,7 +108,7 @@ def with_profile(args: argparse.Namespace) -> Iterator[tuple[list[Dataset], list
     near = captured(args, tested, SHORT, layers=[LAYER])
     far = captured(args, [LONGEST], LONG, begin=SHORT, layers=[LAYER])
     for place, *data in zip(places, near, far, strict=True):
-        yield data, [get_codec(text).bind(profile, *place) for text in MODELS]
+        yield data, [get_codec(text).bind(profile, *place) for text in CACHED]
 
 
 def peer_jobs(
@@ -234,7 +241,8 @@ def main() -> None:
         data = [s.take(max(1, (64 << 20) // s.spec.nbytes)) for s in data]
     codecs, skipped = run.choose_codecs(args.codec, data, "auto", where)
     if not args.codec:  # lossless codecs with every parameter they show, beside the peers
-        shown = [
+        shown = list(STACKED)
+        shown += [
             text
             for codec in codecs
             if codec.lossless
