@@ -128,11 +128,7 @@ class NativeKernel(ABC):
         call = getattr(extension(), f"{self.name}_decompress")
         damage = self._run(call, cache, block_ids, None, encoded, workspace, num_threads)
         if damage >= 0:
-            row, fault = damage >> 8, damage & 255
-            raise CorruptDataError(
-                f"{self.name}: row {row} of {encoded.nbytes[row]} bytes, mode "
-                f"{encoded.payload[row, 0]}: {FAULTS[fault - 1]}"
-            )
+            raise damaged(encoded, self.name, damage)
 
     def _run(
         self,
@@ -147,15 +143,7 @@ class NativeKernel(ABC):
         spec, n = rows.spec, len(block_ids)
         threads = choose_threads(num_threads, n, spec)
         needed = self.scratch_for(rows.codec, spec, n, threads)
-        scratch = torch.empty(needed, dtype=torch.uint8) if workspace is None else workspace
-        if scratch.dtype != torch.uint8 or not scratch.is_contiguous() or scratch.is_cuda:
-            raise InvalidInputError(
-                f"workspace is {scratch.dtype} on {scratch.device}, wanted contiguous uint8 on cpu"
-            )
-        if scratch.numel() < needed:
-            raise InvalidInputError(
-                f"workspace has {scratch.numel()} bytes, wanted {needed}; see workspace_nbytes"
-            )
+        scratch = scratch_of(workspace, needed)
         # named, so that they live as long as their addresses are used
         extra = self.extra(rows.codec, spec)
         ids = block_ids.contiguous()
@@ -179,6 +167,33 @@ class NativeKernel(ABC):
     def unavailable(self, device: torch.device) -> str | None:
         """Host tensors only, and only where the extension was built."""
         return availability(device)
+
+
+def scratch_of(workspace: torch.Tensor | None, needed: int) -> torch.Tensor:
+    """The caller's workspace, or memory of that many bytes.
+
+    Raises:
+        InvalidInputError: the workspace is of another kind, or too small.
+    """
+    scratch = torch.empty(needed, dtype=torch.uint8) if workspace is None else workspace
+    if scratch.dtype != torch.uint8 or not scratch.is_contiguous() or scratch.is_cuda:
+        raise InvalidInputError(
+            f"workspace is {scratch.dtype} on {scratch.device}, wanted contiguous uint8 on cpu"
+        )
+    if scratch.numel() < needed:
+        raise InvalidInputError(
+            f"workspace has {scratch.numel()} bytes, wanted {needed}; see workspace_nbytes"
+        )
+    return scratch
+
+
+def damaged(rows: EncodedBlocks, what: str, damage: int) -> CorruptDataError:
+    """The error of rows for damage as the extension returns it."""
+    row, fault = damage >> 8, damage & 255
+    return CorruptDataError(
+        f"{what}: row {row} of {rows.nbytes[row]} bytes, mode {rows.payload[row, 0]}: "
+        f"{FAULTS[fault - 1]}"
+    )
 
 
 def availability(device: torch.device) -> str | None:

@@ -10,16 +10,16 @@ import torch
 from kvcodec import rans, stack
 from kvcodec.block import BlockSpec, EncodedBlocks
 from kvcodec.codec import Codec
-from kvcodec.errors import CorruptDataError, InvalidInputError
 from kvcodec.kernels._native_call import (
     BEST,
-    FAULTS,
     FORMATS,
     NativeKernel,
     availability,
     choose_threads,
+    damaged,
     extension,
     num_cores,
+    scratch_of,
 )
 from kvcodec.kernels._stack import StackedKernel, plain_rows_of
 from kvcodec.quantizer import Quantizer
@@ -99,11 +99,7 @@ class NativeCoder:
             raise TypeError(f"the stack got rows of a {type(codec).__name__} codec")
         threads = choose_threads(num_threads, n, spec)
         needed = self._scratch(codec, spec, threads)
-        scratch = torch.empty(needed, dtype=torch.uint8) if workspace is None else workspace
-        if scratch.numel() < needed:
-            raise InvalidInputError(
-                f"workspace has {scratch.numel()} bytes, wanted {needed}; see workspace_nbytes"
-            )
+        scratch = scratch_of(workspace, needed)
         ids = torch.arange(n)
         damage: int = call(  # type: ignore[operator]
             self.isa, threads,
@@ -129,15 +125,6 @@ class NativeCoder:
     def unavailable(self, device: torch.device) -> str | None:
         """As for every native kernel."""
         return availability(device)
-
-
-def damaged(rows: EncodedBlocks, what: str, damage: int) -> CorruptDataError:
-    """The error of rows for damage as the extension returns it."""
-    row, fault = damage >> 8, damage & 255
-    return CorruptDataError(
-        f"{what}: row {row} of {rows.nbytes[row]} bytes, mode {rows.payload[row, 0]}: "
-        f"{FAULTS[fault - 1]}"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,15 +211,7 @@ class NativeStackedKernel(StackedKernel):
         sizes = n * whole.width  # where those of plain rows begin
         begin = sizes + align(4 * n)
         needed = begin + threads * whole.scratch
-        scratch = torch.empty(needed, dtype=torch.uint8) if workspace is None else workspace
-        if scratch.dtype != torch.uint8 or not scratch.is_contiguous() or scratch.is_cuda:
-            raise InvalidInputError(
-                f"workspace is {scratch.dtype} on {scratch.device}, wanted contiguous uint8 on cpu"
-            )
-        if scratch.numel() < needed:
-            raise InvalidInputError(
-                f"workspace has {scratch.numel()} bytes, wanted {needed}; see workspace_nbytes"
-            )
+        scratch = scratch_of(workspace, needed)
         # named, so that they live as long as their addresses are used
         ids, memory = block_ids.contiguous(), scratch.data_ptr()
         valid = None if num_valid is None else num_valid.contiguous()

@@ -1,6 +1,7 @@
 """The ahead-of-time check of the kernels: what it reads, what it refuses, what it counts."""
 
 import importlib
+import itertools
 import json
 import subprocess
 import sys
@@ -280,6 +281,11 @@ def test_a_kernel_without_a_case_and_a_case_without_a_kernel_fail():
         "new_triton.encode_kernel: no case in benchmarks/kernel_cases"
     ]
     assert "does not exist" in aot.mismatches(set(), [case])[0]
+
+
+def test_every_kernel_is_compiled_for_every_target():
+    jobs = [(case.kernel, target) for case, target in aot.plan(aot.CASES, aot.TARGETS)]
+    assert set(jobs) == set(itertools.product({case.kernel for case in aot.CASES}, aot.TARGETS))
 
 
 def test_a_selection_that_selects_nothing_is_an_error(capsys, monkeypatch):
